@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,20 +178,20 @@ class Assistant:
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
         query, view = self.query_of_best_view(image, question, sources if k else ())
-        found, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
-        output = jax.device_get(self._answer(self._params, query, values, scores, found.present, decoding))
-        columns = scores[0], output.prior, output.shares, output.effects
-        numbers = [[float(x[place]) for x in columns] for place in np.flatnonzero(found.present[0])]
-        items = [RetrievedItem(item, *row) for item, row in zip(self._items(found), numbers, strict=True)]
-        gate = np.exp(np.asarray(query.log_gate[0], np.float64)).tolist()
-        answer = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
-        names = dict(zip(self.processor.sources, gate, strict=True))
-        evidence = Evidence(question, *answer, tuple(items), names, found.version, view=view)
+        output = jax.device_get(self._answer(self._params, query, values, scores, retrieved.present, decoding))
+        numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)
+        numbers = numbers[retrieved.present[0]].tolist()
+        items = tuple(RetrievedItem(item, *row) for item, row in zip(self._items(retrieved), numbers, strict=True))
+        log_gate = np.asarray(query.log_gate[0], np.float64)
+        gate = dict(zip(self.processor.sources, np.exp(log_gate).tolist(), strict=True))
+        text, log_probability = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
+        evidence = Evidence(question, text, log_probability, items, gate, retrieved.version, view=view)
         if (doubt := self.processor.doubt) is None or not items:
             return evidence
-        best, sureness = items[0].score, (float(output.likelihood), float(output.empty))
-        probability = float(doubt.probability(np.array([best, float(np.max(query.log_gate)), *sureness])))
+        features = np.array([items[0].score, log_gate.max(), output.likelihood, output.empty], np.float64)
+        probability = float(doubt.probability(features))
         doubted = probability < doubt.threshold or not evidence.answer
         return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
 
@@ -203,20 +203,18 @@ class Assistant:
             raise ValueError("nothing to search by: give a text, a picture, or both")
         k = items_to_find(self.memory, k, MOST_FOUND, sources)
         query, _ = self.query_of_best_view(image, text, sources)
-        found, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
-        return list(zip(self._items(found), scores[found.present].tolist(), strict=True))
+        retrieved, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        return list(zip(self._items(retrieved), scores[retrieved.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
         """The encoded question; in place of no image a network may have a blank one."""
         rows: dict[str, Any] = {}
         image = self.processor.blank if image is None else image
-        if not isinstance(image, str | Path | None):
-            self.processor.check(image)
         tokens = self.processor.question(text)
         if tokens.any():
             rows["tokens"] = tokens[None]
         if image is not None:
-            rows["image"] = (self.processor.image(image) if isinstance(image, str | Path) else image)[None]
+            rows["image"] = self.processor.image(image)[None]
         return self._encode_query(self._params, rows)
 
     def query_of_best_view(self, image: Picture | None, text: str, sources: Sequence[str] | None) -> tuple[Query, int]:
@@ -252,13 +250,13 @@ def items_to_find(memory: Memory | None, k: int | None, default: int, sources: S
     counts = memory.sources
     for name in sources or ():
         memory.layout.number(name)
-    there = sum(counts[name] for name in set(sources or counts))
-    if k is not None and not 1 <= k <= there:
-        of = f" of {', '.join(sources)}" if sources else ""
-        raise ValueError(f"k is {k}, the memory has {there:,} items{of}: ask for 1 to {there}")
-    if there == 0:
+    available = sum(counts[name] for name in set(sources or counts))
+    if k is not None and not 1 <= k <= available:
+        where = f" of {', '.join(sources)}" if sources else ""
+        raise ValueError(f"k is {k}, the memory has {available:,} items{where}: ask for 1 to {available}")
+    if available == 0:
         raise ValueError("there is nothing to search: the memory, or what --sources names of it, is empty")
-    return min(default, there) if k is None else k
+    return min(default, available) if k is None else k
 
 
 class Attributed(NamedTuple):
@@ -286,19 +284,16 @@ def answer(
     values, scores, present = (jnp.asarray(x) for x in (values, scores, present))
     fused = model.fuse(query, values, scores, present, shares=True)
     tokens = model.generate(fused, decoding).tokens[0]
-    inputs = jnp.concatenate([jnp.full((1,), model.config.bos, jnp.int32), tokens[:-1]])
 
     def likely(fused: Fused) -> tuple[Float[Array, "r o v"], Float[Array, " r"]]:
         """Log-probabilities of every token after those before it, and of the answer."""
-        logits = model.logits(fused, jnp.broadcast_to(inputs, (len(fused.states), len(inputs))))
-        every_token = jax.nn.log_softmax(logits)
+        rows = jnp.broadcast_to(tokens, (len(fused.states), len(tokens)))
+        every_token = jax.nn.log_softmax(model.text_logits(fused, rows))
         per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
         return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
 
     def without(kept: Bool[Array, "r k"]) -> Float[Array, " r"]:
-        rows, every, score = (
-            jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), part) for part in (query, values, scores)
-        )
+        rows, every, score = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))
         return likely(model.fuse(rows, every, score, kept & present))[1]
 
     every_token, whole = likely(fused)
@@ -320,17 +315,13 @@ def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
     small = jax.default_backend() == "cpu" and parameters <= SMALL
     options = {"xla_backend_optimization_level": "0"} if small else None
 
-    def encode_query(params: Any, rows: Any) -> Query:
-        return nnx.merge(graph, params).encode_query(**rows)
+    def compiled(function: Callable[..., Any], *static: int) -> Any:
+        def of_params(params: Any, *inputs: Any) -> Any:
+            return function(nnx.merge(graph, params), *inputs)
 
-    def answer_query(params: Any, *inputs: Any) -> Attributed:
-        return answer(nnx.merge(graph, params), *inputs)
+        return jax.jit(of_params, static_argnums=static, compiler_options=options)
 
-    def view_vectors(params: Any, *inputs: Any) -> Array:
-        return nnx.merge(graph, params).view_vectors(*inputs)
-
-    encode, views = (jax.jit(function, compiler_options=options) for function in (encode_query, view_vectors))
-    return encode, jax.jit(answer_query, static_argnums=5, compiler_options=options), views
+    return compiled(lambda model, rows: model.encode_query(**rows)), compiled(answer, 5), compiled(Reveal.view_vectors)
 
 
 def as_json(item: Item) -> dict[str, Any]:

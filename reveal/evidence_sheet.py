@@ -26,7 +26,6 @@ WIDTH, MARGIN, GAP = 960, 24, 16
 ASKED, FOUND = 240, 112  # sides of the question's picture, and of the items'
 BAR, BARS_AT = 150, 660  # length of a bar, and where bars begin
 INK, PALE, GOOD, BAD, LINE = "#1c1c1c", "#767676", "#2f6fb0", "#b8433a", "#dddddd"
-TEXT_LETTERS, TEXT_LINES = 58, 3
 font = ImageFont.load_default  # of a size in pixels
 
 
@@ -69,7 +68,7 @@ def _row(
     left = MARGIN + FOUND + GAP
     draw.text((left, top), f"{one.item.id}  {short(one.item.source, 24)}", INK, font(17))
     draw.text((left, top + 24), f"score {one.score:.3f}", PALE, font(14))
-    lines = textwrap.wrap(bare(text_of(one.item)), TEXT_LETTERS, max_lines=TEXT_LINES, placeholder=" ...")
+    lines = textwrap.wrap(bare(text_of(one.item)), 58, max_lines=3, placeholder=" ...")
     draw.multiline_text((left, top + 46), "\n".join(lines), INK, font(15), spacing=5)
     bars = [
         ("prior", one.prior / max(most, 1e-9), f"{one.prior:.2f}"),

@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, fingerprint
@@ -91,9 +92,8 @@ class Reader:
             retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
-            shares = np.zeros(scores.shape, np.float32) if fused.shares is None else fused.shares
             sureness = _likelihoods(self._graph, self._params, fused, written)
-            others = map(np.asarray, (fused.prior, shares, query.log_gate, *sureness))
+            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
@@ -130,8 +130,6 @@ class Reader:
         self, folder: str | Path, items: Sequence[Item], sources: Sequence[str], engine: Engine | None = None
     ) -> Memory:
         """A new memory of these items, which this reader searches from now on. Raises as `Builder`."""
-        from reveal.memory.builder import Builder
-
         layout = layout_of(self.model, sources)
         with Builder(folder, layout) as builder:
             for start in range(builder.count, len(items), 16 * BATCH):
@@ -182,8 +180,7 @@ def retrieve(
 @partial(jax.jit, static_argnums=0)
 def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) -> Any:
     model = nnx.merge(graph, params)
-    inputs = jnp.concatenate([jnp.full_like(tokens[:, :1], model.config.bos), tokens[:, :-1]], axis=1)
-    return sureness(jax.nn.log_softmax(model.logits(fused, inputs)), tokens, model.config.eos)
+    return sureness(jax.nn.log_softmax(model.text_logits(fused, tokens)), tokens, model.config.eos)
 
 
 def sureness(
@@ -236,7 +233,5 @@ def call(graph: nnx.GraphDef, method: str, params: Any, *arrays: Any, **named: A
 
 
 @partial(jax.jit, static_argnums=0)
-def _fuse(graph: nnx.GraphDef, params: Any, query: Query, values: Array, scores: Array, present: Array) -> Any:
-    if values.shape[1] == 0:
-        return nnx.merge(graph, params).fuse(query)
-    return nnx.merge(graph, params).fuse(query, values, scores, jnp.asarray(present), shares=True)
+def _fuse(graph: nnx.GraphDef, params: Any, *inputs: Any) -> Fused:
+    return nnx.merge(graph, params).fuse(*inputs, shares=True)

@@ -72,9 +72,9 @@ class T5Reader:
     def __init__(self, folder: str | Path):
         folder = Path(folder)
         self.tokenizer = Pieces(require_file(folder / "spiece.model"))
-        found = read_t5(folder)
-        graph, shapes = blank(T5, found.config)
-        self.model = nnx.merge(graph, unflatten_like(found.params, shapes))
+        published = read_t5(folder)
+        graph, shapes = blank(T5, published.config)
+        self.model = nnx.merge(graph, unflatten_like(published.params, shapes))
 
     def answer(
         self, question: str, passages: Sequence[str], decoding: Decoding
@@ -141,10 +141,10 @@ class TwoTowerAssistant:
             memory = memory if isinstance(memory, Memory) else Memory(memory)
             sources = sources or memory.layout.sources
         processor = TwoTowerProcessor.of_folder(Path(folder), towers.config, sources)
-        found = cls(towers, processor, memory, None if reader is None else T5Reader(reader))
+        assistant = cls(towers, processor, memory, None if reader is None else T5Reader(reader))
         if memory is not None:
-            check_encoder(memory.layout, found._fingerprint, memory.folder)
-        return found
+            check_encoder(memory.layout, assistant._fingerprint, memory.folder)
+        return assistant
 
     def layout(self) -> Layout:
         return Layout(self._fingerprint, self.processor.sources, 2 * self.config.projection_dim + 2, (1, 1))
@@ -163,7 +163,7 @@ class TwoTowerAssistant:
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_FOUND, sources)
-        ids, scores = self._found(memory, image, text, k, sources)
+        ids, scores = self._ranked(memory, image, text, k, sources)
         return list(zip(memory.items(ids), scores.tolist(), strict=True))
 
     def ask(
@@ -177,7 +177,7 @@ class TwoTowerAssistant:
         """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
         was found. Raises as `Assistant.ask`, and without a memory."""
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
-        ids, scores = self._found(memory, image, question, k, sources)
+        ids, scores = self._ranked(memory, image, question, k, sources)
         items = memory.items(ids)
         passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
@@ -220,35 +220,34 @@ class TwoTowerAssistant:
             rows["tokens"] = self.processor.question(text)[None]
         if image is not None:
             rows["image"] = self.processor.image(image)[None]
-        found = self.vectors(rows, 1)
-        return [found[name][0] for name in ("text", "image") if name in found]
+        vectors = self.vectors(rows, 1)
+        return [vectors[name][0] for name in ("text", "image") if name in vectors]
 
-    def _found(
+    def _ranked(
         self, memory: Memory, image: Picture | None, text: str, k: int, sources: Sequence[str] | None
     ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-        """Ids and scores of the k best items."""
+        """Ids and scores of the k best items, by merged ranks."""
         dim, rows = self.config.projection_dim, []
         for vector in self._query(image, text):
             for place in (0, 1):
                 row = np.zeros(2 * dim + 2, np.float32)
                 row[place * dim : (place + 1) * dim], row[2 * dim + place] = vector, LIFT
                 rows.append(row)
-        there = sum(memory.sources[name] for name in set(sources or memory.sources))
-        result = memory.search(np.stack(rows), min(max(DEPTH, k), there), sources)
+        depth = max(DEPTH, k)
+        result = memory.search(np.stack(rows), depth, sources)
         cosines: dict[int, float] = {}
-        parts: list[dict[int, int]] = []  # the best rank of each item
-        for number, (ids, scores) in enumerate(zip(result.ids, result.scores, strict=True)):
-            if number % 2 == 0:
-                parts.append({})
-            for rank, (one, score) in enumerate(zip(ids.tolist(), scores.tolist(), strict=True)):
+        parts: list[dict[int, int]] = [{} for _ in rows[::2]]  # the best rank of each item
+        for number, (ids, scores) in enumerate(zip(result.ids.tolist(), result.scores.tolist(), strict=True)):
+            ranks = parts[number // 2]
+            for rank, (one, score) in enumerate(zip(ids, scores, strict=True)):
                 if score > LIFT / 2:  # it has this modality
-                    parts[-1][one] = min(rank, parts[-1].get(one, rank))
+                    ranks[one] = min(rank, ranks.get(one, rank))
                     cosines[one] = max(score - LIFT, cosines.get(one, -1.0))
         if text.strip() and len(memory) <= MOST:
             if self._keywords is None or self._keywords.version != memory.version:
                 self._keywords = Keywords(memory)
             numbers = None if sources is None else [memory.layout.number(name) for name in sources]
-            ranked = self._keywords.search(text, max(DEPTH, k), numbers).tolist()
+            ranked = self._keywords.search(text, depth, numbers).tolist()
             parts += [{one: rank for rank, one in enumerate(ranked)}] if ranked else []
         weights: dict[int, float] = {}
         for ranks in parts:
@@ -259,15 +258,15 @@ class TwoTowerAssistant:
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
-        found = {}
+        vectors = {}
         for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
                 parts = [
                     np.asarray(call(self._graph, f"embed_{name}", self._params, part[given]))
                     for part in batches({given: rows[given]}, batch)
                 ]
-                found[name] = np.concatenate(parts)[: len(rows[given])]
-        return found
+                vectors[name] = np.concatenate(parts)[: len(rows[given])]
+        return vectors
 
 
 AnyAssistant = Assistant | TwoTowerAssistant

@@ -10,7 +10,6 @@ Keys and values are those of the float16 weights: a memory belongs to the weight
 """
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 
 import cv2
@@ -37,8 +36,7 @@ def ship(run: Path, folder: Path = pretrained.DATA) -> int:
 
     Raises FileExistsError for an existing folder; FileNotFoundError, ValueError for a run without such a network."""
     model, header = weights.load_with_metadata(run)
-    recipe = recipe_of(header).get("data")
-    recipe = recipe if isinstance(recipe, Mapping) else {}
+    recipe = recipe_of(header, "data")
     recipe = recipe.get("world", recipe)  # of `FlagPairs`
     if renamed.target(str(recipe.get("_target_"))) not in COUNTRIES:
         raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES[0]}: give another run")

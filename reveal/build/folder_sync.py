@@ -12,14 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import itertools
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
-
-from reveal.build.memory_build import BATCH, CHANGE, Encoder
+from reveal.build.memory_build import CHANGE, Encoder
 from reveal.build.report import Report
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
@@ -60,24 +57,18 @@ class Follower:
         written: list[int] = []
         self._version = None  # if the change fails, the memory is looked through again
         with memory.changing() as change:
-            if deleted:
-                change.delete(deleted)
+            change.delete(deleted)
             for key in old:
                 del known[key]
-            batches = encoder.batches(self._items(renewed, encoder.skips), None)
-            while group := list(itertools.islice(batches, CHANGE // BATCH)):
-                items = [item for batch, _, _ in group for item in batch]
-                keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
+            for items, keys, values in encoder.shards(self._items(renewed, encoder.skips)):
                 for item, number in zip(items, change.add(items, keys, values), strict=True):
                     known.setdefault(_key(item), (there[_key(item)], []))[1].append(number)
                     written.append(number)
         for key in renewed:  # what cannot be used is not tried again until it changes
             known.setdefault(key, (there[key], []))
         self._version = memory.version
-        run = {"left_out": encoder.skips.counts, "names": encoder.skips.names}
-        ids_written = (min(written), max(written)) if written else None
-        more = {"added": len(written), "edited": edited, "removed": len(deleted), "ids": ids_written}
-        return Report.of(memory, started, **run, **more)
+        counts = {"added": len(written), "edited": edited, "removed": len(deleted)}
+        return Report.of(memory, started, written, encoder.skips, **counts)
 
     def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:
         for source in self.sources:

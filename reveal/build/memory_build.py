@@ -44,6 +44,7 @@ SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a stored image, or the network's if those are more
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
 THREADS = min(8, os.cpu_count() or 1)
+Batch = tuple[list[Item], np.ndarray, np.ndarray]  # items as they are stored, keys, values
 
 
 class Changed(ValueError):
@@ -78,9 +79,9 @@ def build(
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     counts = [expected(source, renumber) for source in sources]
     stream = numbered(sources, encoder.skips, renumber)
-    of = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": encoder.side}
-    of |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
-    with Builder(folder, assistant.layout(), shard, of) as builder:
+    recipe = {"sources": [dataclasses.asdict(source) for source in sources], "renumber": renumber, "side": encoder.side}
+    recipe |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
+    with Builder(folder, assistant.layout(), shard, recipe) as builder:
         resumed, ids = builder.count, []
         rest = _unwritten(builder, stream, encoder)
         total = None if None in counts else sum(filter(None, counts))
@@ -91,15 +92,7 @@ def build(
         if not builder.count:
             paths = ", ".join(source.path for source in sources)
             raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
-    written = (ids[0], ids[-1]) if ids else None
-    run = {
-        "added": added,
-        "resumed": resumed,
-        "left_out": encoder.skips.counts,
-        "names": encoder.skips.names,
-        "ids": written,
-    }
-    return Report.of(Memory(folder), started, **run)
+    return Report.of(Memory(folder), started, ids, encoder.skips, added=added, resumed=resumed)
 
 
 def add(
@@ -117,31 +110,26 @@ def add(
     Lines of .jsonl keep their ids unless `renumber`, and with `edit` replace the items of those ids; other items get
     new ids. Raises ValueError, before anything is encoded, for ids that are there, without `edit`, or twice in files.
     """
-    started, there = time.perf_counter(), memory.rows().ids
+    started, existing = time.perf_counter(), memory.rows().ids
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     keep_ids = [source.reader == "jsonl" and not renumber for source in sources]
-    first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), there, edit)
+    first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), existing, edit)
     stream = (
         item if keeps else dataclasses.replace(item, id=None)
         for source, keeps in zip(sources, keep_ids, strict=True)
         for item in source.read(encoder.skips)
     )
     added, edited, ids = 0, 0, []
-    batches = encoder.batches(stream, None)
     with memory.changing() as change:
         change.reserve(first_free)
-        while group := list(itertools.islice(batches, CHANGE // BATCH)):
-            items = [item for batch, _, _ in group for item in batch]
-            keys, values = (np.concatenate(parts) for parts in list(zip(*group, strict=True))[1:])
-            old = np.isin([-1 if item.id is None else item.id for item in items], there)
+        for items, keys, values in encoder.shards(stream):
+            old = np.isin([-1 if item.id is None else item.id for item in items], existing)
             changed, new = list(itertools.compress(items, old)), list(itertools.compress(items, ~old))
             change.edit(changed, keys[old], values[old])
             ids += [item.id for item in changed if item.id is not None]
             ids += change.add(new, keys[~old], values[~old])
             added, edited = added + len(items), edited + len(changed)
-    written = (min(ids), max(ids)) if ids else None
-    run = {"left_out": encoder.skips.counts, "names": encoder.skips.names, "ids": written}
-    return Report.of(memory, started, added=added, edited=edited, **run)
+    return Report.of(memory, started, ids, encoder.skips, added=added, edited=edited)
 
 
 def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
@@ -156,7 +144,7 @@ def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, sid
         raise ValueError(f"an item {next(iter(encoder.skips.counts))}: give it a text, or another picture")
     (memory.edit if edit else memory.add)([prepared[0]], *assistant.encode([prepared[0]]))
     last = memory.manifest.next_id - 1 if item.id is None else item.id
-    return Report.of(memory, started, added=1, edited=int(edit), ids=(last, last))
+    return Report.of(memory, started, [last], added=1, edited=int(edit))
 
 
 def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> Report:
@@ -184,15 +172,19 @@ class Encoder:
         self.side = max(SIDE, assistant.processor.image_size) if side is None else side
 
     def prepare(self, item: Item, skips: Skips) -> tuple[Item, Row] | None:
-        """The item as it is stored, and the network's input; None, and counted, if it cannot be used."""
+        """The item as it is stored, and the network's input; None, and counted, if it cannot be used. Raises ValueError
+        for a source that the network does not know."""
+        if item.source not in (sources := self.assistant.processor.sources):
+            raise ValueError(
+                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name one of"
+                " these with --source or in the file, or all of the file's with --encoder and --names"
+            )
         item = shrunk(item, self.side)
         row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)
 
-    def batches(
-        self, items: Iterable[Item], total: int | None, done: int = 0
-    ) -> Iterator[tuple[list[Item], np.ndarray, np.ndarray]]:
-        """Items as they are stored, keys, values; the next batch is prepared meanwhile.
+    def batches(self, items: Iterable[Item], total: int | None, done: int = 0) -> Iterator[Batch]:
+        """Of `BATCH` items each; the next one is prepared meanwhile.
 
         With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
         rounded."""
@@ -214,37 +206,30 @@ class Encoder:
                 bar.update(len(stored))
                 before = 0
 
+    def shards(self, items: Iterable[Item], total: int | None = None) -> Iterator[Batch]:
+        """`batches`, joined to the shards that are added to a memory."""
+        batches = self.batches(items, total)
+        while group := list(itertools.islice(batches, CHANGE // BATCH)):
+            stored, keys, values = zip(*group, strict=True)
+            yield list(itertools.chain(*stored)), np.concatenate(keys), np.concatenate(values)
+
     def _prepared(self, items: Iterable[Item]) -> Iterator[tuple[Item, Row]]:
-        """The items that can be used, in their order, `AHEAD` groups ahead. Raises ValueError for an item of a source
-        that the network does not know."""
+        """The items that can be used, in their order, `AHEAD` groups ahead. Raises as `prepare`."""
 
         def prepare(group: list[Item]) -> tuple[list[tuple[Item, Row]], Skips]:
             skips = Skips(self.skips.strict)
             found = [self.prepare(item, skips) for item in group]
             return [one for one in found if one is not None], skips
 
-        def done(future: Future) -> list[tuple[Item, Row]]:
-            found, skips = future.result()
-            self.skips.merge(skips)
-            return found
-
-        def known() -> Iterator[Item]:
-            for item in items:
-                if item.source not in sources:
-                    raise ValueError(
-                        f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name"
-                        " one of these with --source or in the file, or all of the file's with --encoder and --names"
-                    )
-                yield item
-
-        sources, stream, waiting = self.assistant.processor.sources, known(), collections.deque[Future]()
+        stream, waiting = iter(items), collections.deque[Future]()
         with ThreadPoolExecutor(THREADS) as pool:
-            while group := list(itertools.islice(stream, GROUP)):
-                waiting.append(pool.submit(prepare, group))
-                if len(waiting) > AHEAD:
-                    yield from done(waiting.popleft())
-            while waiting:
-                yield from done(waiting.popleft())
+            while (group := list(itertools.islice(stream, GROUP))) or waiting:
+                if group:
+                    waiting.append(pool.submit(prepare, group))
+                if len(waiting) > AHEAD or not group:
+                    found, skips = waiting.popleft().result()
+                    self.skips.merge(skips)
+                    yield from found
 
 
 def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:
@@ -269,23 +254,23 @@ def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> It
     yield from stream
 
 
-def _check_ids(memory: Memory, sources: Sequence[Items], there: Int[np.ndarray, " n"], edit: bool) -> int:
+def _check_ids(memory: Memory, sources: Sequence[Items], existing: Int[np.ndarray, " n"], edit: bool) -> int:
     """The first id above all ids of these .jsonl files. Raises ValueError for one that is there twice, or, unless
     `edit`, in the memory."""
-    seen = there[:0]
+    seen = existing[:0]
     for source in sources:
-        given = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
-        ids = np.sort(ids_of([number for number in given if isinstance(number, int) and 0 <= number < MOST_IDS]))
+        numbers = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
+        ids = np.sort(ids_of([number for number in numbers if isinstance(number, int) and 0 <= number < MOST_IDS]))
         twice = np.union1d(ids[1:][np.diff(ids) == 0], np.intersect1d(ids, seen))
         if len(twice):
             raise ValueError(
                 f"{len(twice)} ids of {source.path} are there twice in what is to be added, {twice[0]} first: give each"
                 " item an id of its own, or --renumber gives them new ones"
             )
-        known = np.intersect1d(ids, there)
-        if len(known) and not edit:
+        taken = np.intersect1d(ids, existing)
+        if len(taken) and not edit:
             raise ValueError(
-                f"{len(known)} ids of {source.path} are in {memory.folder} already, {known[0]} first: --edit puts"
+                f"{len(taken)} ids of {source.path} are in {memory.folder} already, {taken[0]} first: --edit puts"
                 " these items in the place of those, --renumber gives them new ids"
             )
         seen = np.union1d(seen, ids)

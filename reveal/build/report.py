@@ -9,6 +9,7 @@ from typing import Any
 
 from reveal.assistant import short
 from reveal.memory.memory import Memory
+from reveal.sources import Skips
 
 SHOWN = 3  # names of each reason in the text; JSON has all
 
@@ -32,10 +33,14 @@ class Report:
     ids: tuple[int, int] | None = None  # the first and the last that were written; None if nothing was
 
     @classmethod
-    def of(cls, memory: Memory, started: float, **run: Any) -> Report:
-        """The report on a memory as it is now; `started`: a `time.perf_counter`; `run`: the fields from `added` on."""
-        state = len(memory), memory.sources, memory.version, memory.manifest.hash()
-        return cls(str(memory.folder), *state, time.perf_counter() - started, **run)
+    def of(
+        cls, memory: Memory, started: float, ids: Sequence[int] = (), skips: Skips | None = None, **counts: int
+    ) -> Report:
+        """The report on a memory as it is now, of a run since the `time.perf_counter` `started` that wrote items from
+        the smallest to the largest of `ids`; `counts`: those from `added` on."""
+        skips, written = skips or Skips(), (min(ids), max(ids)) if ids else None
+        state = len(memory), memory.sources, memory.version, memory.manifest.hash(), time.perf_counter() - started
+        return cls(str(memory.folder), *state, left_out=skips.counts, names=skips.names, ids=written, **counts)
 
     @property
     def rate(self) -> float:

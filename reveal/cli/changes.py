@@ -17,7 +17,7 @@ from common.io.tensor_files import read_json
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM, load_assistant, published_networks, split_names
 from reveal.memory.folder import ENCODER, bytes_on_disk, check_ours, discard, replace
-from reveal.memory.items import Item, ids_of, is_text
+from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME
 from reveal.memory.memory import Memory
 from reveal.sources.registry import Items, items_of
@@ -93,8 +93,8 @@ def add(command: commands.Add) -> None:
 
     with _room(command.memory, "this change was not made; make room and try again"):
         if item is None:
-            how = {"edit": command.edit, "renumber": command.renumber, "side": command.picture_side}
-            report = memory_build.add(memory, sources, assistant, **how, progress=not command.quiet)
+            options = {"edit": command.edit, "renumber": command.renumber, "side": command.picture_side}
+            report = memory_build.add(memory, sources, assistant, **options, progress=not command.quiet)
         else:
             report = memory_build.add_one(memory, item, assistant, command.edit, command.picture_side)
     _write_report(command, report, command.memory)
@@ -128,34 +128,34 @@ def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
     if encoder is None:
         (memory / ENCODER).unlink(missing_ok=True)
         return
-    where = {"encoder": str(Path(encoder).resolve()), "reader": reader and str(Path(reader).resolve())}
+    folders = {"encoder": str(Path(encoder).resolve()), "reader": reader and str(Path(reader).resolve())}
     with atomic_output(memory / ENCODER, overwrite=True) as temporary:
-        temporary.write_text(json.dumps(where) + "\n", "utf-8")
+        temporary.write_text(json.dumps(folders) + "\n", "utf-8")
 
 
 def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) -> list[Items]:
     """What the arguments name. For an encoder folders are documents in passages that its text tower reads whole, each
     a source with the folder's name. Raises ValueError for two folders of one source, unless `source` asks for it."""
-    words, found = 0, []
+    most_words, sources = 0, []
     if encoder is not None:
         from common.nn.two_towers import TwoTowerConfig
 
         length = TwoTowerConfig.from_json(read_json(Path(encoder) / "config.json")).text_length
-        words = max(int(length / 1.6), 4)  # 1.6 tokens each, with a title
+        most_words = max(int(length / 1.6), 4)  # 1.6 tokens each, with a title
     for one in (items_of(argument, source) for argument in arguments):
-        if words and one.reader in ("folder", "documents"):
+        if most_words and one.reader in ("folder", "documents"):
             name = source or Path(one.path).resolve().name
-            options = {"words": words, "overlap": words // 5, "source": name, **one.options}
+            options = {"words": most_words, "overlap": most_words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
-            others = (other for other in found if other.reader == "documents")
+            others = (other for other in sources if other.reader == "documents")
             same = next((other for other in others if other.options["source"] == options["source"]), None)
             if same is not None and source is None:
                 raise ValueError(
                     f"{same.path} and {one.path} are both source {options['source']!r}, and files of one name would be"
                     f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
                 )
-        found.append(one)
-    return found
+        sources.append(one)
+    return sources
 
 
 def remove(command: commands.Remove) -> None:
@@ -199,22 +199,18 @@ def compact(command: commands.Compact) -> None:
 def _single_item(command: commands.Add, memory: Memory) -> Item:
     """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, an image that of
     the image, and the rest stays."""
-    ids_of([] if command.id is None else [command.id])
-    before = Item(command.source or "")
-    if command.edit and command.id is not None:
-        before = memory.items([command.id])[0]
-    fields, picture = dict(before.fields), before.picture
+    ids, names = ids_of([] if command.id is None else [command.id]), memory.layout.sources
+    item = memory.items(ids)[0] if command.edit else Item("", id=command.id)
     if command.image is not None:
-        picture = require_file(command.image).read_bytes()
+        item = dataclasses.replace(item, picture=require_file(command.image).read_bytes())
         image_size(command.image)
     if command.text is not None:
-        fields = {name: value for name, value in fields.items() if not is_text(value)} | {"text": command.text}
-    names = memory.layout.sources
-    source = command.source or before.source or (names[0] if len(names) == 1 else "")
+        item = item.with_text(command.text)
+    source = command.source or item.source or (names[0] if len(names) == 1 else "")
     if not source:
         raise ValueError(f"which source is it like? --source, one of {', '.join(names)}")
     memory.layout.number(source)
-    return Item(source, fields, picture, command.id)
+    return dataclasses.replace(item, source=source)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,6 @@ from reveal import pretrained
 from reveal.memory.folder import ENCODER
 
 if TYPE_CHECKING:
-    from reveal.memory.engines.engine import Engine
     from reveal.memory.memory import Memory
     from reveal.two_tower_assistant import AnyAssistant
 
@@ -260,33 +259,29 @@ def load_assistant(
             raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
         if command.milvus is None and command.milvus_token is not None:
             raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
-    if encoder is not None:
-        if isinstance(command, Searching) and memory is not None:
-            memory.engine = _engine(command, memory)
-        from common.runtime import setup
-        from reveal.two_tower_assistant import TwoTowerAssistant
-
-        setup()
-        return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources)
-    weights = pretrained.weights() if command.weights is None else local(command.weights)
-    weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
-    if command.tokenizer is not None:
-        require_file(command.tokenizer)
+    weights = None
+    if encoder is None:
+        weights = pretrained.weights() if command.weights is None else local(command.weights)
+        weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
+        if command.tokenizer is not None:
+            require_file(command.tokenizer)
     if isinstance(command, Searching) and memory is not None:
-        memory.engine = _engine(command, memory)
+        from reveal.memory.engines.engine import engine_of
+
+        token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
+        memory.engine = engine_of(command.milvus or command.engine, memory.folder, token)
 
     from common.runtime import setup
-    from reveal.assistant import Assistant
 
     setup()
+    if encoder is not None:
+        from reveal.two_tower_assistant import TwoTowerAssistant
+
+        return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources)
+
+    from reveal.assistant import Assistant
+
     return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
-
-
-def _engine(command: Searching, memory: Memory) -> Engine | None:
-    from reveal.memory.engines.engine import engine_of
-
-    token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
-    return engine_of(command.milvus or command.engine, memory.folder, token)
 
 
 def published_networks(command: Network, memory: Path | None) -> tuple[str | None, str | None]:

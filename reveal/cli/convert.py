@@ -26,17 +26,17 @@ def convert(command: commands.Convert) -> None:
 
     from reveal.network import published, weights
 
-    found = published.read_published(sources)
-    if found.reveal is not None:
-        config, params, drawn = found.reveal.config, nnx.to_pure_dict(nnx.state(found.reveal)), []
+    parts = published.read_published(sources)
+    if parts.reveal is not None:
+        config, params, drawn = parts.reveal.config, nnx.to_pure_dict(nnx.state(parts.reveal)), []
     else:
-        if found.t5 is None:
+        if parts.t5 is None:
             raise ValueError(f"{sources[0]} has no T5, which texts need: reveal convert T5 {sources[0]} {target}")
         changes = {"sources": command.sources, "key_dim": command.key_dim, "value_tokens": command.value_tokens}
         changes |= {} if command.fusion_layers is None else {"fusion_layers": command.fusion_layers}
-        config = published.config_of(found.t5, found.vit, **changes)
-        params = published.assemble(config, found.t5, found.vit, command.seed)
-        drawn = published.drawn_parts(found.t5, found.vit)
+        config = published.config_of(parts.t5, parts.vit, **changes)
+        params = published.assemble(config, parts.t5, parts.vit, command.seed)
+        drawn = published.drawn_parts(parts.t5, parts.vit)
     made_of = [Path(source).name for source in sources]
     options = {"metadata": {"made_of": made_of, "drawn": drawn}, "dtype": command.dtype, "overwrite": command.overwrite}
     weights.save(target, params, config, **options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import io
 import shutil
 from html import escape
@@ -90,8 +89,7 @@ class Assistants:
             mine = self.of[memory]
             assert mine.memory is not None
             (item,) = mine.memory.items([number])
-            fields = {name: value for name, value in item.fields.items() if not is_text(value)} | {"text": text}
-            add_one(mine.memory, dataclasses.replace(item, fields=fields), mine, edit=True)
+            add_one(mine.memory, item.with_text(text), mine, edit=True)
         return memory
 
 
@@ -151,14 +149,14 @@ def _card(one: RetrievedItem) -> str:
     item = one.item
     pixels = item.pixels()
     picture = "" if pixels is None else f'<img alt="" src="{_data_url(pixels)}">'
-    did = "hardly changes the answer"
+    effect = "hardly changes the answer"
     if abs(one.effect) > NEGLIGIBLE:
-        did = "supports the answer" if one.effect < 0 else "speaks against it"
+        effect = "supports the answer" if one.effect < 0 else "speaks against it"
     return (
         f'<div class="card">{picture}<div>{escape(short(text_of(item), 200))}<br>'
         f"<small>{item.id}, {escape(item.source)}; score {one.score:.2f}</small>"
         f'<meter min="0" max="1" value="{one.attention:.3f}" title="attention"></meter>'
-        f"<small>{100 * one.attention:.0f} % of the attention; {did} ({-one.effect:+.2f})</small></div></div>"
+        f"<small>{100 * one.attention:.0f} % of the attention; {effect} ({-one.effect:+.2f})</small></div></div>"
     )
 
 

@@ -257,9 +257,9 @@ class InfoSeek(Benchmark):
                 reason = "without a range" if numerical and references else "without an answer"
                 skips.add(reason, f"{self.path} question {about['id']}")
                 continue
-            told = ("kind", "split", *(["range"] if numerical else []), *(["entity"] if about["entity"] else []))
+            kept = ("kind", "split", *(["range"] if numerical else []), *(["entity"] if about["entity"] else []))
             references = record.answers if numerical else references
-            yield Example(as_question(record), about["id"], references, {name: about[name] for name in told})
+            yield Example(as_question(record), about["id"], references, {name: about[name] for name in kept})
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         correct = [

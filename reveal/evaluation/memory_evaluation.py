@@ -133,18 +133,17 @@ def read_input(processor: Processor, example: Example) -> Input | str:
 def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict[str, Any], str]:
     """What the header says about weights, as a record, with None for what it leaves open, and as a line."""
 
-    def known(values: Any, name: str, kind: type) -> Any:
-        value = values.get(name) if isinstance(values, Mapping) else None
+    def known(values: Mapping[str, Any], name: str, kind: type) -> Any:
+        value = values.get(name)
         return value if isinstance(value, kind) else None
 
-    recipe = recipe_of(header)
     record = {
         "weights": str(file),
         "encoder": encoder,  # fingerprint of the parameters
         "experiment": known(header.metadata, "experiment", str),
         "steps": known(header.metadata, "steps", int),
-        "objective": known(recipe.get("data"), "objective", str),
-        "start_from": known(recipe.get("task"), "start_from", str),  # None: a random initialisation
+        "objective": known(recipe_of(header, "data"), "objective", str),
+        "start_from": known(recipe_of(header, "task"), "start_from", str),  # None: a random initialisation
         "git_commit": header.git_commit,
     }
     names = {"experiment": "experiment {}", "steps": "step {:,}", "objective": "objective {}"}
@@ -230,15 +229,14 @@ class SetsEvaluation(Evaluation):
         record["weights"], line = weights_provenance(file, header, encoder)
         about = {"weights": line, "memory": "none"}
         if self.memory is not None:
-            Memory.load(self.memory, encoder=encoder)  # before an engine, which may be remote
-            memory = Memory.load(self.memory, engine_of(self.engine, self.memory), encoder)
+            memory = Memory.load(self.memory, encoder=encoder)
+            memory.engine = engine_of(self.engine, self.memory)  # after the check, for it may be remote
             record["memory"], about["memory"] = memory_provenance(str(self.memory), memory)
         names = tuple(self.names) or (() if memory is None else memory.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
         k = 0
         if memory is not None and self.k != 0:
-            task = recipe_of(header).get("task")
-            trained = task.get("k") if isinstance(task, Mapping) else None
+            trained = recipe_of(header, "task").get("k")
             default = trained if isinstance(trained, int) and trained > 0 else MOST_READ
             k = items_to_find(assistant.memory, self.k, default, self.sources)
         return assistant, k, record, about

@@ -25,7 +25,7 @@ from jaxtyping import Int
 
 from common.io.files import atomic_output
 from common.io.tensor_files import read_json
-from reveal.memory.folder import LOCK, PARTIAL, RECIPE, Lock, remove, shard_name
+from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
 from reveal.memory.items import Item, ids_of
 from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
 from reveal.memory.shards import INFO, SHARD, Shard, ShardWriter, new_shard, stored_rows
@@ -150,7 +150,7 @@ def _begin(folder: Path, recipe: dict) -> Lock:
                 f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
                 " give another folder"
             )
-        remove(folder, PARTIAL)
+        remove_partial(folder)
     except BaseException:
         lock.remove()
         raise

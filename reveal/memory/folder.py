@@ -96,10 +96,10 @@ def bytes_on_disk(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
-def remove(folder: Path, *prefixes: str) -> None:
-    """Removes all files and folders whose names begin with one of the prefixes."""
+def remove_partial(folder: Path) -> None:
+    """Removes what writers that were killed have left."""
     for entry in os.scandir(folder):
-        if entry.name.startswith(prefixes):
+        if entry.name.startswith(PARTIAL):
             shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()
 
 

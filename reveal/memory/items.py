@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,11 @@ class Item:
         """The fields that the network reads, in their order; a list of texts as one text, with commas."""
         values = [value for value in self.fields.values() if is_text(value)]
         return [value if isinstance(value, str) else ", ".join(value) for value in values]
+
+    def with_text(self, text: str) -> Item:
+        """The item with this text in the place of all its texts; other fields stay."""
+        kept = {name: value for name, value in self.fields.items() if not is_text(value)}
+        return replace(self, fields=kept | {"text": text})
 
     def pixels(self) -> UInt8[np.ndarray, "h w 3"] | None:
         """The image, decoded; None: there is none. Raises ValueError for a damaged one."""

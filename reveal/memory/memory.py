@@ -34,8 +34,9 @@ import numpy as np
 from jaxtyping import Int
 
 from common.io.files import atomic_folder
+from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
-from reveal.memory.folder import PARTIAL, SHARD_NAME, Lock, remove, shard_name
+from reveal.memory.folder import SHARD_NAME, Lock, remove_partial, shard_name
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, read_manifest, write_manifest
 from reveal.memory.shards import SHARD, Shard, new_shard, stored_rows
@@ -69,8 +70,6 @@ class Memory(Snapshot):
     @classmethod
     def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
         """An empty memory in a new folder; for many items, see `Builder`. Raises FileExistsError."""
-        from reveal.memory.builder import Builder
-
         Builder(folder, layout).finish()
         return cls(folder, engine)
 
@@ -108,8 +107,8 @@ class Memory(Snapshot):
 
     def reopen(self) -> bool:
         """Opens the version on the disk; returns whether another program has changed it. Raises as the constructor."""
-        found = read_manifest(self.folder)
-        if found == self.manifest:
+        manifest = read_manifest(self.folder)
+        if manifest == self.manifest:
             return False
         present = Snapshot(self.folder, self.layout.encoder)
         before, after = (
@@ -153,10 +152,7 @@ class Memory(Snapshot):
             yield change
             if (finished := change.finish()) is not None:
                 next_id, shards = finished
-                merged = self._merged(shards, version)
-                self._commit(merged, version=version, next_id=next_id)
-                for shard in set(shards) - set(merged):
-                    shutil.rmtree(shard.folder, ignore_errors=True)
+                self._commit(self._merged(shards, version), version=version, next_id=next_id)
 
     def compact(self) -> None:
         """Writes the live items anew, in the order of their ids, as a new version, and removes all other files."""
@@ -179,14 +175,9 @@ class Memory(Snapshot):
             write_manifest(temporary, dataclasses.replace(self.manifest, shards=tuple(one.info for one in shards)))
 
     def _renew(self, layout: Layout, encode: Encode | None) -> None:
-        """The next version from the live items alone; all other shards are removed."""
+        """The next version from the live items alone."""
         with self._next_version() as version:
-            shards = self._rewrite(self.folder, layout, version, encode)
-            self._commit(shards, version=version, layout=layout)
-            named = {shard.folder for shard in shards}
-            for folder in set(self.folder.iterdir()) - named:
-                if SHARD_NAME.fullmatch(folder.name):
-                    shutil.rmtree(folder)
+            self._commit(self._rewrite(self.folder, layout, version, encode), version=version, layout=layout)
 
     def _merged(self, shards: list[Shard], version: int) -> list[Shard]:
         """The shards of a version that is being written, with those of one size merged (module docstring)."""
@@ -235,16 +226,14 @@ class Memory(Snapshot):
             layout = self.layout
             if self.wait and self.reopen() and self.layout != layout:
                 raise ValueError(f"{self.folder} was encoded anew by another program: load it again")
-            found, version = read_manifest(self.folder), self.version + 1
-            if found != self.manifest:
-                versions = f"version {found.version}, opened at {self.version}"
+            manifest, version = read_manifest(self.folder), self.version + 1
+            if manifest != self.manifest:
+                versions = f"version {manifest.version}, opened at {self.version}"
                 raise ValueError(f"{self.folder} was changed or replaced ({versions}): load it again")
 
             def forget() -> None:
-                remove(self.folder, PARTIAL)
-                for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
-                    if SHARD_NAME.fullmatch(folder.name):
-                        shutil.rmtree(folder, ignore_errors=True)
+                remove_partial(self.folder)
+                self._remove_other_shards()
                 for shard in self.shards:
                     (shard.folder / f"deleted-{version}.npy").unlink(missing_ok=True)
 
@@ -263,5 +252,12 @@ class Memory(Snapshot):
             {one.folder / one.info.deleted for one in shards if one.info.deleted} for shards in (self.shards, shards)
         )
         self.manifest, self.shards = manifest, shards
+        self._remove_other_shards()
         for path in before - after:  # readers of the version before find the new one (`reopen`)
             path.unlink(missing_ok=True)
+
+    def _remove_other_shards(self) -> None:
+        """Removes the shards that this version does not name."""
+        for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
+            if SHARD_NAME.fullmatch(folder.name):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -149,9 +149,9 @@ class Change:
         if min(ids, default=0) < 0:
             raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
         home, _ = self._before.locate(ids_of(ids))
-        there = [number for number, at in zip(ids, home, strict=True) if at >= 0]
-        if there:
-            raise ValueError(f"{len(there)} ids are in {self._before.folder} already, {there[0]} first; edit those")
+        taken = [number for number, at in zip(ids, home, strict=True) if at >= 0]
+        if taken:
+            raise ValueError(f"{len(taken)} ids are in {self._before.folder} already, {taken[0]} first; edit those")
         self._write(items, ids, keys, values)
         return ids
 

@@ -73,12 +73,10 @@ _TOKEN = re.compile(  # the first that fits wins: special cases come before gene
     re.IGNORECASE,
 )
 
-_APOSTROPHE, _SINGLE, _LEFT, _RIGHT, _EN_DASH, _EM_DASH, _ELLIPSIS = "\u2019\u2018\u201c\u201d\u2013\u2014\u2026"
-_SOFT_HYPHEN, _ZERO_WIDTH_SPACE = "\u00ad\u200b"
 _WRITTEN_OUT = str.maketrans(
-    {_APOSTROPHE: "'", _SINGLE: "'", _SOFT_HYPHEN: None, _ZERO_WIDTH_SPACE: " "}
-    | dict.fromkeys(['"', "`", _LEFT, _RIGHT], " ' ")
-    | {_EN_DASH: " - ", _EM_DASH: " - ", _ELLIPSIS: " . "}
+    {"\u2018": "'", "\u2019": "'", "\u00ad": None, "\u200b": " "}  # apostrophes, soft hyphen, zero-width space
+    | dict.fromkeys('"`\u201c\u201d', " ' ")
+    | {"\u2013": " - ", "\u2014": " - ", "\u2026": " . "}  # dashes, ellipsis
     | {"½": " 1/2", "¼": " 1/4", "¾": " 3/4", "£": "#", "€": "$", "¢": " cents"}
 )
 _BRACKETS = {"(": "-lrb-", ")": "-rrb-", "[": "-lsb-", "]": "-rsb-", "{": "-lcb-", "}": "-rcb-"}

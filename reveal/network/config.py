@@ -18,19 +18,19 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from common.nn.json_config import MOST_LAYERS, check
+from common.nn.json_config import MOST_LAYERS, check, check_positive
 
 PRIORS = ("multiply", "logits", "off")  # how the retrieval score enters attention (`fusion.py`)
 PAD = 0  # token id of padding, masked everywhere
 T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
 
 
-def _positive_integers(config: Any) -> list[tuple[bool, str]]:
-    """A rule for each field that is an integer, and for the layers of a stack."""
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.type == "int"}
-    rules = [(type(value) is int and value > 0, f"{name} is a positive integer") for name, value in values.items()]
-    stacks = [(name, value) for name, value in values.items() if name == "depth" or "layers" in name]
-    return rules + [(value <= MOST_LAYERS, f"{name} <= {MOST_LAYERS}") for name, value in stacks if type(value) is int]
+def _check_sizes(config: Any) -> None:
+    """Raises ValueError unless all integers are positive, and no stack has more than `MOST_LAYERS`."""
+    names = [field.name for field in dataclasses.fields(config) if field.type == "int"]
+    check_positive(config, names)
+    stacks = [name for name in names if name == "depth" or "layers" in name]
+    check(config, [(getattr(config, name) <= MOST_LAYERS, f"{name} <= {MOST_LAYERS}") for name in stacks])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class VitConfig:
     pre_norm: bool = False  # a layer norm before the first layer
 
     def __post_init__(self):
-        check(self, _positive_integers(self))
+        _check_sizes(self)
         divides = self.width % self.heads == 0, self.image_size % self.patch == 0
         check(self, [(divides[0], "heads divides width"), (divides[1], "patch divides image_size")])
 
@@ -70,7 +70,7 @@ class TowerConfig:
     weight: float = 0.5  # of its cosine in a score; the heads' has the rest
 
     def __post_init__(self):
-        check(self, _positive_integers(self))
+        _check_sizes(self)
         check(self, [(self.width % 4 == 0, "4 divides width"), (0 < self.weight < 1, "weight is between 0 and 1")])
 
 
@@ -99,7 +99,7 @@ class RevealConfig:
     tower: TowerConfig | None = None  # None: the heads alone make queries and keys, as in the paper
 
     def __post_init__(self):
-        check(self, _positive_integers(self))
+        _check_sizes(self)
         rules = [
             (self.fusion_layers < self.encoder_layers, "fusion_layers < encoder_layers"),
             (self.prior in PRIORS, f"prior is one of {', '.join(PRIORS)}"),

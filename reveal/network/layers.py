@@ -17,11 +17,12 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from common.nn import layers
 
 MASKED = -1e10  # finite: a query without any key averages them all instead of becoming NaN
 NORM_EPS = 1e-6
-lecun_normal = jax.nn.initializers.lecun_normal()
 
 
 class Mode(NamedTuple):
@@ -56,16 +57,12 @@ class Mode(NamedTuple):
 PLAIN = Mode()
 
 
-class Linear(nnx.Module):
-    """A map of the last axis. The kernel is initialised normal with variance `gain**2 / inputs`."""
+class Linear(layers.Linear):
+    """A map of the last axis, as common's. The kernel is initialised normal with variance `gain**2 / inputs`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, gain: int | float = 1, rngs: nnx.Rngs):
-        self.kernel = nnx.Param(gain * lecun_normal(rngs.params(), (inputs, outputs)))
+        self.kernel = nnx.Param(gain * jax.nn.initializers.lecun_normal()(rngs.params(), (inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,))) if bias else None
-
-    def __call__(self, x: Float[Array, "*b i"]) -> Float[Array, "*b o"]:
-        y = x @ self.kernel[...].astype(x.dtype)
-        return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 
 class RMSNorm(nnx.Module):
@@ -80,14 +77,11 @@ class RMSNorm(nnx.Module):
         return (wide * gain * self.scale[...].astype(jnp.float32)).astype(x.dtype)
 
 
-class Embedding(nnx.Module):
-    """A table of `count` vectors, initialised standard normal as T5's."""
+class Embedding(layers.Embedding):
+    """A table of `count` vectors, as common's, initialised standard normal as T5's."""
 
     def __init__(self, count: int, width: int, *, rngs: nnx.Rngs):
         self.embedding = nnx.Param(jax.random.normal(rngs.params(), (count, width)))
-
-    def __call__(self, tokens: Int[Array, "*b"]) -> Float[Array, "*b c"]:
-        return self.embedding[...][tokens]
 
 
 def attend(

@@ -193,6 +193,14 @@ class Reveal(nnx.Module):
         """Logits of the token that follows each of `tokens`, which begin with `config.bos`."""
         return self.decoder(self.embedding, tokens, fused.states, fused.mask, mode=mode)
 
+    def text_logits(
+        self, fused: Fused, text: Int[Array | np.ndarray, "b o"], *, mode: Mode = PLAIN
+    ) -> Float[Array, "b o v"]:
+        """Logits of each token of `text` after those before it (teacher forcing)."""
+        text = jnp.asarray(text)
+        inputs = jnp.concatenate([jnp.full_like(text[:, :1], self.config.bos), text[:, :-1]], axis=1)
+        return self.logits(fused, inputs, mode=mode)
+
     def generate(self, fused: Fused, decoding: Decoding) -> Generated:
         """The answers; compiled once per shape and `decoding`."""
         graph, params = nnx.split(self)

@@ -106,10 +106,10 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
     A checkpoint without a source gate (those of warm start have none) gets a uniform one. Raises ValueError that lists
     every parameter that is missing, left over, or of another size."""
     graph, shapes = blank(Reveal, config)
-    if not any(name.startswith(f"{MODULES['gate.map']}/") for name in variables):
-        kernel, bias = (np.zeros(shape, np.float32) for shape in ((config.key_dim, config.sources), (config.sources,)))
-        gate = MODULES["gate.map"]
-        variables = {**variables, f"{gate}/kernel": kernel, f"{gate}/bias": bias}
+    kernel, bias = source_name("gate.map.kernel"), source_name("gate.map.bias")
+    if kernel not in variables and bias not in variables:
+        uniform = {kernel: np.zeros((config.key_dim, config.sources), np.float32)}
+        variables = {**variables, **uniform, bias: np.zeros(config.sources, np.float32)}
     leaves = porting.flatten(shapes)
     names = {path: source_name(path) for path in leaves}
     stored = {
@@ -120,7 +120,7 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
     return nnx.merge(graph, porting.unflatten_like(jax.tree.map(jnp.asarray, values), shapes))
 
 
-def scenic_config(variables: Mapping[str, np.ndarray], prior: str = "multiply") -> RevealConfig:
+def scenic_config(variables: Mapping[str, np.ndarray]) -> RevealConfig:
     """The architecture of the reference's parameters, by their shapes; of a network without a gate, for one source.
 
     Raises ValueError that lists the parameters which it would take and are not there."""
@@ -161,7 +161,6 @@ def scenic_config(variables: Mapping[str, np.ndarray], prior: str = "multiply") 
         key_dim=shape["projection.kernel"][1],
         value_tokens=shape["value_head.latents"][1],
         sources=1 if gate is None else len(gate),
-        prior=prior,
         bos=min(RevealConfig.bos, vocab_size - 1),
     )
 

@@ -92,13 +92,13 @@ class PublishedT5(NamedTuple):
 
 
 def kind_of(path: str | Path) -> str:
-    """t5, vit, two_towers (which has a ViT) or reveal. Raises FileNotFoundError; ValueError for anything else."""
+    """t5, vit (also that of two towers) or reveal. Raises FileNotFoundError; ValueError for anything else."""
     path = Path(path)
     if (path / CONFIG).is_file():
-        found = read_json(path / CONFIG).get("model_type")
-        if found not in ("t5", *VISION_TYPES):
-            raise ValueError(f"{path}: its model_type is {found!r}; expected t5 or one of {', '.join(VISION_TYPES)}")
-        return "t5" if found == "t5" else "two_towers" if found in ("clip", "siglip") else "vit"
+        kind = read_json(path / CONFIG).get("model_type")
+        if kind not in ("t5", *VISION_TYPES):
+            raise ValueError(f"{path}: its model_type is {kind!r}; expected t5 or one of {', '.join(VISION_TYPES)}")
+        return "t5" if kind == "t5" else "vit"
     if not path.exists():
         raise FileNotFoundError(f"{path} does not exist: give a transformers folder, a t5x checkpoint, or an .npz")
     if path.suffix == ".npz":
@@ -203,14 +203,13 @@ class Published(NamedTuple):
 def read_published(paths: Sequence[str | Path]) -> Published:
     """All of them, paths or addresses, each kind once. Raises as `kind_of`, the readers, and
     `common.weights.remote.local`; ValueError for two of a kind."""
-    found: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for path in (local(path, pickles=True) for path in paths):
-        kind = kind_of(path)
-        part = "vit" if kind == "two_towers" else kind
-        if part in found or (found and "reveal" in (part, *found)):
+        part = kind_of(path)
+        if part in parts or (parts and "reveal" in (part, *parts)):
             raise ValueError(f"{path} is one {part} too many: give one T5, one ViT, CLIP or SigLIP, or a REVEAL alone")
-        found[part] = {"t5": read_t5, "vit": read_vit, "reveal": read_scenic}[part](path)
-    return Published(**found)
+        parts[part] = {"t5": read_t5, "vit": read_vit, "reveal": read_scenic}[part](path)
+    return Published(**parts)
 
 
 def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
@@ -226,16 +225,16 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
             )
     if len(paths) == 1 and (own := weights.file_of(paths[0])).suffix == ".safetensors" and own.is_file():
         return weights.load_params(own, config)
-    found = read_published(paths)
-    if found.reveal is None:
-        return assemble(config, found.t5, found.vit)
-    theirs = dataclasses.replace(found.reveal.config, prior=config.prior, bos=config.bos)
+    parts = read_published(paths)
+    if parts.reveal is None:
+        return assemble(config, parts.t5, parts.vit)
+    theirs = dataclasses.replace(parts.reveal.config, prior=config.prior, bos=config.bos)
     if theirs != config:
         raise ValueError(f"{paths[0]} holds {theirs}, the task asks for {config}: set task.network to the file's")
-    return nnx.to_pure_dict(nnx.state(found.reveal))
+    return nnx.to_pure_dict(nnx.state(parts.reveal))
 
 
-def config_of(t5: PublishedT5, vit: PublishedVit | None = None, **changes: Any) -> RevealConfig:
+def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:
     """The network that is made of both; without a ViT, with the default one. `changes` are other fields."""
     return dataclasses.replace(t5.config, **({"vit": vit.config} if vit else {}), **changes)
 
@@ -292,11 +291,11 @@ def _fields(config: Any) -> list[str]:
     return [field.name for field in dataclasses.fields(config)]
 
 
-def read_scenic(path: str | Path, prior: str = "multiply") -> Reveal:
+def read_scenic(path: str | Path) -> Reveal:
     """A REVEAL of scenic's, its architecture by the shapes; without a gate it gets a uniform one. Raises as `read_t5`.
 
     The number of sources of a network without a gate is 1."""
     path = Path(path)
     with about(path):
         stored = read_flax(path)
-        return from_scenic(stored, scenic_config(stored, prior))
+        return from_scenic(stored, scenic_config(stored))

@@ -33,40 +33,24 @@ from reveal.network.vit import Vit
 CONFIG = "config.json"
 Arrays = dict[str, np.ndarray]
 
-VIT_LAYER = {
-    "query": "attention.attention.query",
-    "key": "attention.attention.key",
-    "value": "attention.attention.value",
-    "out": "attention.output.dense",
-    "mlp_in": "intermediate.dense",
-    "mlp_out": "output.dense",
-    "attention_norm": "layernorm_before",
-    "mlp_norm": "layernorm_after",
+# Ours -> transformers' names in its ViT, and in the vision towers of its CLIP and SigLIP.
+LAYER = {
+    "query": ("attention.attention.query", "self_attn.q_proj"),
+    "key": ("attention.attention.key", "self_attn.k_proj"),
+    "value": ("attention.attention.value", "self_attn.v_proj"),
+    "out": ("attention.output.dense", "self_attn.out_proj"),
+    "mlp_in": ("intermediate.dense", "mlp.fc1"),
+    "mlp_out": ("output.dense", "mlp.fc2"),
+    "attention_norm": ("layernorm_before", "layer_norm1"),
+    "mlp_norm": ("layernorm_after", "layer_norm2"),
 }
-VIT_NAMES = {
-    "patches.kernel": "embeddings.patch_embeddings.projection.weight",
-    "patches.bias": "embeddings.patch_embeddings.projection.bias",
-    "positions": "embeddings.position_embeddings",
-    "class_token": "embeddings.cls_token",
-    "norm": "layernorm",
-}
-CLIP_LAYER = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "out": "self_attn.out_proj",
-    "mlp_in": "mlp.fc1",
-    "mlp_out": "mlp.fc2",
-    "attention_norm": "layer_norm1",
-    "mlp_norm": "layer_norm2",
-}
-CLIP_NAMES = {
-    "patches.kernel": "embeddings.patch_embedding.weight",
-    "patches.bias": "embeddings.patch_embedding.bias",
-    "positions": "embeddings.position_embedding.weight",
-    "class_token": "embeddings.class_embedding",
-    "pre_norm": "pre_layrnorm",
-    "norm": "post_layernorm",
+NAMES = {
+    "patches.kernel": ("embeddings.patch_embeddings.projection.weight", "embeddings.patch_embedding.weight"),
+    "patches.bias": ("embeddings.patch_embeddings.projection.bias", "embeddings.patch_embedding.bias"),
+    "positions": ("embeddings.position_embeddings", "embeddings.position_embedding.weight"),
+    "class_token": ("embeddings.cls_token", "embeddings.class_embedding"),
+    "pre_norm": ("", "pre_layrnorm"),
+    "norm": ("layernorm", "post_layernorm"),
 }
 UNUSED = re.compile(r"classifier\.|pooler\.|head\.|embeddings\.position_ids")  # of transformers' vision networks
 OLD_NAMES = {  # of vision_transformer -> big_vision's
@@ -138,10 +122,8 @@ def _transformers_vit(
     kind = str(fields.get("model_type")).removesuffix("_vision_model")
     check_supported("model_type", kind, ("vit", "clip", "siglip"))
     vision = fields.get("vision_config") or fields
-    if kind == "vit":
-        prefix, names, layer, layers = "vit.", VIT_NAMES, VIT_LAYER, "encoder.layer"
-    else:
-        prefix, names, layer, layers = "vision_model.", CLIP_NAMES, CLIP_LAYER, "encoder.layers"
+    prefix, layers = ("vit.", "encoder.layer") if kind == "vit" else ("vision_model.", "encoder.layers")
+    names, layer = ({ours: theirs[kind != "vit"] for ours, theirs in table.items()} for table in (NAMES, LAYER))
     found = {name.removeprefix(prefix): tensors[name] for name in tensors if kind == "vit" or name.startswith(prefix)}
     found = {name: array for name, array in found.items() if not UNUSED.match(name)}
     patch, position, token = names["patches.kernel"], names["positions"], names["class_token"]

@@ -37,7 +37,6 @@ from reveal.network.layers import MASKED, PLAIN, Embedding, Linear, Mode, RMSNor
 
 BUCKETS, MAX_DISTANCE = 32, 128
 KeysValues = tuple[Float[Array, "_ _ h d"], Float[Array, "_ _ h d"]]
-orthogonal = jax.nn.initializers.orthogonal()
 table_init = jax.nn.initializers.variance_scaling(1.0, "fan_avg", "uniform")
 
 
@@ -101,7 +100,7 @@ class Attention(nnx.Module):
     def init_as_copy(self, key: PRNGKeyArray) -> None:
         """Re-initialises so that attention copies what it attends to, up to `heads * head_dim` dimensions: the value
         kernel is orthogonal, the output kernel its transpose ("mimetic", Trockman & Kolter, ICML 2023)."""
-        kernel = orthogonal(key, self.value.kernel.shape)
+        kernel = jax.nn.initializers.orthogonal()(key, self.value.kernel.shape)
         self.value.kernel[...], self.out.kernel[...] = kernel, kernel.T
 
     def _split(self, x: Float[Array, "b n hd"]) -> Float[Array, "b n h d"]:

@@ -28,8 +28,6 @@ from jaxtyping import Array, Float
 from reveal.network.config import TowerConfig
 from reveal.network.layers import RMSNorm
 
-INPUTS = 3
-
 
 class Convolution(nnx.Module):
     """A square convolution; strides cover the image without overlap beyond the kernel's."""
@@ -62,9 +60,7 @@ class Tower(nnx.Module):
 
     def __init__(self, config: TowerConfig, image_size: int, *, rngs: nnx.Rngs):
         quarter, half, whole = config.width // 4, config.width // 2, config.width
-        self.stem = nnx.List(
-            [Convolution(INPUTS, quarter, 3, 2, rngs=rngs), Convolution(quarter, half, 3, 2, rngs=rngs)]
-        )
+        self.stem = nnx.List([Convolution(3, quarter, 3, 2, rngs=rngs), Convolution(quarter, half, 3, 2, rngs=rngs)])
         self.fine = nnx.List([Residual(half, rngs=rngs) for _ in range(config.depth)])
         self.down = Convolution(half, whole, 2, 2, rngs=rngs)
         self.coarse = nnx.List([Residual(whole, rngs=rngs) for _ in range(config.depth)])
@@ -78,9 +74,6 @@ class Tower(nnx.Module):
         x = image.astype(self.map[...].dtype)
         for layer in self.stem:
             x = jax.nn.gelu(layer(x))
-        for layer in self.fine:
-            x = layer(x)
-        x = self.down(x)
-        for layer in self.coarse:
+        for layer in (*self.fine, self.down, *self.coarse):
             x = layer(x)
         return self.norm(x).reshape(len(x), -1) @ self.map[...]

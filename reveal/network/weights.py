@@ -52,11 +52,11 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
     """The parameters in a file, for a network of `config`, whose prior may differ, and which may have a tower that the
     file lacks: that begins at random. Raises ValueError for another."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
-    found = RevealConfig.from_json(header.config)
-    if dataclasses.replace(found, prior=config.prior, tower=found.tower or config.tower) != config:
-        raise ValueError(f"{path} holds {found}, the task asks for {config}: set task.network to the file's")
-    params = _fill(flat, blank(Reveal, found)[1], path)
-    if found.tower is None and config.tower is not None:
+    stored = RevealConfig.from_json(header.config)
+    if dataclasses.replace(stored, prior=config.prior, tower=stored.tower or config.tower) != config:
+        raise ValueError(f"{path} holds {stored}, the task asks for {config}: set task.network to the file's")
+    params = _fill(flat, blank(Reveal, stored)[1], path)
+    if stored.tower is None and config.tower is not None:
         tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
         params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}
     return params

@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,7 +34,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from common.io.images import check_image, read_image, to_uint8
+from common.io.images import check_image, from_uint8, read_image, to_uint8
 from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
 from reveal.memory.items import Item
@@ -54,6 +54,7 @@ VIEW_COST = 0.1  # in score, of a view of no size (`view_costs`)
 WHOLE = (1, 1)  # share of an image that is kept
 CUT = "whose text was cut after"  # so many tokens
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
+Resize = Callable[[UInt8[np.ndarray, "h w 3"]], UInt8[np.ndarray, "s s 3"]]
 PROBE = 4  # encode at most so many times `question_length` to report how long a question is
 
 
@@ -107,18 +108,18 @@ class Processor:
         words = dict.fromkeys(word for word in WORD.findall(text.lower()) if word[0].isalnum())
         return [word for word in words if word not in self.tokenizer.numbers]
 
-    def image(self, path: str | Path) -> Float[np.ndarray, "s s 3"]:
-        """A question's image, resized to a square. Raises as `read_image`."""
-        return resized(to_uint8(read_image(path)), self.image_size).astype(np.float32) / 255
-
-    def check(self, image: Any) -> None:
-        """Raises ValueError unless an array is an image of the network's size in [0, 1]."""
+    def image(self, image: Any) -> Float[np.ndarray, "s s 3"]:
+        """A question's image: a file's, resized to a square, or an array of the network's size in [0, 1]. Raises as
+        `read_image`, and ValueError for any other array."""
+        if isinstance(image, str | Path):
+            return from_uint8(resized(to_uint8(read_image(image)), self.image_size))
         check_image("the question's image", image)
         if np.shape(image)[:2] != 2 * (self.image_size,):
             side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
             raise ValueError(
                 f"the question's image is {found}: this network sees {side}x{side}; resize it, or name its file"
             )
+        return image
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
         """A question's image and windows of it, each resized to a square. Raises as `read_image`."""
@@ -155,8 +156,7 @@ def processor_of(
     file without any. Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for
     another number of sources, and for a description with an unknown key."""
     description = _description(weights, header)
-    data = recipe_of(header).get("data")
-    data = data if isinstance(data, Mapping) else {}
+    data = recipe_of(header, "data")
     found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)
     names = tuple(sources or description.get("sources") or data.get("sources") or default_sources)
     if len(names) != config.sources:
@@ -181,10 +181,11 @@ def processor_of(
     return Processor(found, names, size, **options)
 
 
-def recipe_of(header: Metadata) -> Mapping[str, Any]:
-    """The recipe that training wrote; {} without one."""
+def recipe_of(header: Metadata, part: str) -> Mapping[str, Any]:
+    """The `data`, or another part, of the recipe that training wrote; {} without one."""
     recipe = header.metadata.get("recipe")
-    return recipe if isinstance(recipe, Mapping) else {}
+    found = recipe.get(part) if isinstance(recipe, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
@@ -235,31 +236,40 @@ def row_of(
     tokens = whole[:length]
     if whole[length:].any():
         skips.note(f"{CUT} {length} tokens", name)
-    dropped = rng is not None and rng.random() < drop_image and bool(tokens.any())
+    if rng is not None and rng.random() < drop_image and tokens.any():
+        item = dataclasses.replace(item, picture=None)
+    return usable_row(item, tokens, lambda image: resized(image, size, rng, crop), name, skips)
+
+
+def usable_row(item: Item, tokens: Int[np.ndarray, " l"], resize: Resize, name: str, skips: Skips) -> Row | None:
+    """The row of an item that messages call `name`; None, and counted, for a damaged image, or neither text nor one."""
     try:
-        image = None if dropped else image_of(item, size, rng, crop)
+        image = item.pixels()
+        row = Row(tokens, None if image is None else resize(image))
     except (ValueError, OSError) as error:
         if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
             raise
         skips.add("whose picture is damaged", f"{name} ({error})")
         return None
-    if image is None and not tokens.any():
+    if row.image is None and not tokens.any():
         skips.add("with neither text nor picture", name)
         return None
-    return Row(tokens, image)
+    return row
 
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    texts = (tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items)
-    rows = [Row(text, image_of(item, size)) for text, item in zip(texts, items, strict=True)]
+    rows = []
+    for item in items:
+        tokens, image = tokenizer.encode(text_of(item, tokenizer.separator), length), item.pixels()
+        rows.append(Row(tokens, None if image is None else resized(image, size)))
     return stacked_input(rows, length, size)
 
 
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
     """`network_input` of rows."""
     tokens, image, has_image = stacked(rows, length, size)
-    return {"tokens": tokens, "image": image.astype(np.float32) / np.float32(255), "has_image": has_image}
+    return {"tokens": tokens, "image": from_uint8(image), "has_image": has_image}
 
 
 def stacked(
@@ -276,14 +286,6 @@ def stacked(
 def text_of(item: Item, separator: str) -> str:
     """All texts of an item that are not empty."""
     return f" {separator} ".join(filter(None, item.texts()))
-
-
-def image_of(
-    item: Item, size: int, rng: np.random.Generator | None = None, crop: Sequence[float | int] = WHOLE
-) -> UInt8[np.ndarray, "{size} {size} 3"] | None:
-    """The image as a square, or None. Raises ValueError for a damaged one."""
-    image = item.pixels()
-    return None if image is None else resized(image, size, rng, crop)
 
 
 def resized(
@@ -313,7 +315,7 @@ def windows(
         tall, wide = max(1, round(share * height)), max(1, round(share * width))
         tops, lefts = (np.linspace(0, room, count).round().astype(int) for room in (height - tall, width - wide))
         found += [resized(image[top : top + tall, left : left + wide], size) for top in tops for left in lefts]
-    return np.stack(found).astype(np.float32) / 255
+    return from_uint8(np.stack(found))
 
 
 def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:

@@ -120,7 +120,7 @@ class Pieces:
         ids: list[int] = []
         for n, part in enumerate(SENTINEL.split(_valid_unicode(text))):  # texts at even places, sentinels between them
             ids += [self.mask - int(part)] if n % 2 else self._model.encode(part)
-        return _padded(ids, length)
+        return padded(ids, length)
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
         parts, run = [], []
@@ -181,7 +181,7 @@ class Words:
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
-        return _padded([self.numbers.get(word, UNKNOWN_WORD) for word in WORD.findall(text.lower())], length)
+        return padded([self.numbers.get(word, UNKNOWN_WORD) for word in WORD.findall(text.lower())], length)
 
     def decode(self, tokens: Iterable[int | np.integer]) -> str:
         ids = _until_end(tokens, self.eos, (self.pad, self.bos))
@@ -283,7 +283,7 @@ def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
 
 
-def _padded(ids: Sequence[int], length: int) -> Int[np.ndarray, " length"]:
+def padded(ids: Sequence[int | np.integer] | Int[np.ndarray, " _n"], length: int) -> Int[np.ndarray, " length"]:
     return np.array([*ids[:length], *[PAD] * (length - len(ids))], np.int32)
 
 

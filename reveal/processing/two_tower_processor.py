@@ -26,7 +26,7 @@ from common.io.image_preparation import HALF, ImagePreparation
 from common.io.images import check_image, read_image, to_uint8
 from common.nn.two_towers import TwoTowerConfig
 from reveal.memory.items import Item
-from reveal.processing.processor import CUT, MACHINE_ERRORS, Row, text_of
+from reveal.processing.processor import CUT, Row, text_of, usable_row
 from reveal.sources.records import Skips
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -142,18 +142,7 @@ class TwoTowerProcessor:
         tokens, count = self.tokenizer(text_of(item, SEPARATOR))
         if count > len(tokens):
             skips.note(f"{CUT} {len(tokens)} tokens to find it by", name)
-        try:
-            pixels = item.pixels()
-            image = None if pixels is None else self.preparation.resized(pixels)
-        except (ValueError, OSError) as error:
-            if isinstance(error, OSError) and error.errno in MACHINE_ERRORS:
-                raise
-            skips.add("whose picture is damaged", f"{name} ({error})")
-            return None
-        if image is None and not count:
-            skips.add("with neither text nor picture", name)
-            return None
-        return Row(tokens, image)
+        return usable_row(item, tokens, self.preparation.resized, name, skips)
 
     def batch(self, rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
         """tokens, has_text, image (normalised) and has_image of each row."""

@@ -45,8 +45,8 @@ def vqa(
     if annotations is not None:
         for row in rows_of(read_json(annotations), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
-                given = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
-                answers_of[row["question_id"]], types[row["question_id"]] = _texts(given), row.get("answer_type")
+                texts = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
+                answers_of[row["question_id"]], types[row["question_id"]] = _texts(texts), row.get("answer_type")
     for number, row in enumerate(rows_of(read_json(path), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if _has(row, where, skips, question_id=int, image_id=int, question=str):

@@ -165,12 +165,8 @@ def chunks(text: str, words: int, overlap: int) -> list[str]:
     while start < len(all_words):
         end = min(start + words, len(all_words))
         if end < len(all_words):  # rather at the end of a sentence, if one ends in the second half
-            ends = [
-                at
-                for at in range(start + max(words // 2, overlap + 1), end + 1)
-                if SENTENCE_END.search(all_words[at - 1])
-            ]
-            end = ends[-1] if ends else end
+            second_half = range(end, start + max(words // 2, overlap + 1) - 1, -1)
+            end = next((at for at in second_half if SENTENCE_END.search(all_words[at - 1])), end)
         found.append(" ".join(all_words[start:end]))
         start = end if end == len(all_words) else end - overlap
     return found

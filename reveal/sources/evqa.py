@@ -76,20 +76,17 @@ def rows(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, s
     """(number of the row from 0, its name in messages, cells by column). Raises ValueError as `records`."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     with open_text(require_file(path), newline="") as lines:
-        reader, number = csv.reader(lines, strict=True), -1
+        reader, number = csv.DictReader(lines, strict=True), -1
         try:
-            columns = [column.strip() for column in next(reader, [])]
-            lacking = [name for name in NEEDED if name not in columns]
-            if lacking:
+            reader.fieldnames = columns = [column.strip() for column in reader.fieldnames or ()]
+            if lacking := [name for name in NEEDED if name not in columns]:
                 raise ValueError(f"{path} has no column {lacking[0]}: give the file as its authors published it")
-            for row in reader:
-                if not row:
-                    continue
-                number, where = number + 1, f"{path} row {number + 3}"  # counting the header
-                if len(row) != len(columns):
+            for number, row in enumerate(reader):
+                where = f"{path} row {number + 2}"  # counting the header
+                if None in row or None in row.values():
                     skips.add(f"that have not {len(columns)} columns", where)
                 else:
-                    yield number, where, dict(zip(columns, row, strict=True))
+                    yield number, where, row
         except csv.Error as error:
             raise ValueError(f"{path} row {number + 3} cannot be read ({error}); copy the file again") from error
 

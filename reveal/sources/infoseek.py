@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from reveal.metrics.infoseek import SPLITS, Span
 from reveal.sources.jsonl import objects
@@ -68,7 +68,7 @@ def span_of(value: Any) -> Span | None:
     ends, number = entry.get("range"), entry.get("wikidata")
     if isinstance(ends, list) and len(ends) > 1 and all(map(_is_number, ends[:2])):
         first, second = map(float, ends[:2])
-    elif isinstance(number, int | float) and not isinstance(number, bool):
+    elif _is_number(number):
         first, second = number * (1 - TOLERANCE), number * (1 + TOLERANCE)
     else:
         return None
@@ -90,5 +90,5 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(str(one) for one in value if _is_number(one) or (isinstance(one, str) and one.strip()))
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)

@@ -181,17 +181,12 @@ def items_of(argument: str, source: str | None = None) -> Items:
     """The source of knowledge that a command-line argument names; `source` is its option where the argument gives none.
     Raises FileNotFoundError for a missing path, ValueError for an argument without a reader, and as `Items`."""
     reader, path, given = _split(argument)
-    known = Items.READERS[reader].options()
+    defaults = Items.READERS[reader].options() | {"strict": False}
     options: dict[str, Any] = {} if source is None else {"source": source}
-    leave_out, strict = [], False
-    for name, text in given:
-        if name == "leave_out":
-            leave_out.append(text)
-        elif name == "strict":
-            strict = bool(_value(name, text, False, argument))
-        else:
-            options[name] = _value(name, text, known.get(name), argument)
-    return Items(reader, path, options, tuple(leave_out), strict)
+    leave_out = tuple(text for name, text in given if name == "leave_out")
+    options |= {name: _value(name, text, defaults.get(name), argument) for name, text in given if name != "leave_out"}
+    strict = options.pop("strict", False)
+    return Items(reader, path, options, leave_out, strict)
 
 
 def _split(argument: str) -> tuple[str, str, list[tuple[str, str]]]:

@@ -54,12 +54,12 @@ def records(
     """
     check_form(hops, form)
     wanted, subject_names, relation_names = listed(keep), names_of(names), names_of(relations)
-    counts = collections.Counter(thing for _, relation, thing in triples(path, Skips()) if is_kept(relation, wanted))
+    counts = collections.Counter(obj for _, relation, obj in triples(path, Skips()) if is_kept(relation, wanted))
     facts: dict[str, list[tuple[str, str]]] = {}
-    for subject, relation, thing in triples(path, skips):
+    for subject, relation, obj in triples(path, skips):
         own = facts.setdefault(subject, [])
-        if counts[thing] <= most and is_kept(relation, wanted):
-            own.append((sys.intern(relation), sys.intern(thing)))
+        if counts[obj] <= most and is_kept(relation, wanted):
+            own.append((sys.intern(relation), sys.intern(obj)))
     for number, (subject, own) in enumerate(facts.items()):
         if own:
             text = linearised(neighbourhood(subject, facts, hops), subject_names, relation_names, form)
@@ -81,22 +81,22 @@ def neighbourhood(subject: str, facts: Facts, hops: int) -> dict[str, list[tuple
     """The facts about a subject, and with 2 hops about each of its objects, but not those that lead back to it."""
     found = {subject: list(facts[subject])}
     if hops == 2:
-        for _, thing in facts[subject]:
-            pairs = [fact for fact in facts.get(thing, ()) if fact[1] != subject]
-            if pairs and thing not in found:
-                found[thing] = pairs[:SECOND]
+        for _, obj in facts[subject]:
+            pairs = [fact for fact in facts.get(obj, ()) if fact[1] != subject]
+            if pairs and obj not in found:
+                found[obj] = pairs[:SECOND]
     return found
 
 
 def linearised(facts: Facts, names: Mapping[str, str], relations: Mapping[str, str], form: str = "sentences") -> str:
     """Facts as a text (module docstring); what has no name is called as it is."""
     named = [
-        (names.get(subject, subject), [(relations.get(of, of), names.get(thing, thing)) for of, thing in pairs])
+        (names.get(subject, subject), [(relations.get(of, of), names.get(obj, obj)) for of, obj in pairs])
         for subject, pairs in facts.items()
     ]
     if form == "sentences":
-        return " ".join(f"{name} {relation} {thing} ." for name, pairs in named for relation, thing in pairs)
-    return "; ".join(", ".join([name, *(f"{relation}: {thing}" for relation, thing in pairs)]) for name, pairs in named)
+        return " ".join(f"{name} {relation} {obj} ." for name, pairs in named for relation, obj in pairs)
+    return "; ".join(", ".join([name, *(f"{relation}: {obj}" for relation, obj in pairs)]) for name, pairs in named)
 
 
 def check_form(hops: int, form: str) -> None:

@@ -70,8 +70,8 @@ def records(
             continue
         own = [fact for fact in facts_of(entity, languages, wanted) if counts[fact[1]] <= most]
         near = neighbourhood(subject, collections.ChainMap({subject: own}, facts), hops)
-        kept = {one: [fact for fact in some if counts[fact[1]] <= most] for one, some in near.items()}
-        worded = {one: [(of, in_words(thing, labels)) for of, thing in some] for one, some in kept.items() if some}
+        kept = {one: [fact for fact in pairs if counts[fact[1]] <= most] for one, pairs in near.items()}
+        worded = {one: [(of, in_words(obj, labels)) for of, obj in pairs] for one, pairs in kept.items() if pairs}
         text = linearised(worded, labels, labels, form) if worded else ""
         image = (name,) if (name := image_name(entity)) else ()
         if text:
@@ -90,7 +90,7 @@ def _first_pass(
         if label := label_of(entity.get("labels"), languages):
             labels[entity["id"]] = label
         facts = facts_of(entity, languages, wanted) if entity.get("type") == "item" else []
-        counts.update(thing for _, thing in facts if ENTITY.fullmatch(thing))  # texts and amounts would fill the RAM
+        counts.update(obj for _, obj in facts if ENTITY.fullmatch(obj))  # texts and amounts would fill the RAM
         if hold and facts:
             about[entity["id"]] = facts
     return labels, counts, about
@@ -153,10 +153,10 @@ def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
     return ""
 
 
-def in_words(thing: str, named: Mapping[str, str]) -> str:
+def in_words(obj: str, named: Mapping[str, str]) -> str:
     """An entity by its label, or an amount with its unit's label."""
-    amount, _, unit = thing.rpartition(" ")
-    return f"{amount} {named[unit]}" if amount and unit in named else named.get(thing, thing)
+    amount, _, unit = obj.rpartition(" ")
+    return f"{amount} {named[unit]}" if amount and unit in named else named.get(obj, obj)
 
 
 def date_of(time: str, precision: Any) -> str:

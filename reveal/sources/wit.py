@@ -29,25 +29,12 @@ from common.data.files import files_of
 from common.data.text import open_text
 from reveal.sources.records import Record, Skips
 
-COLUMNS: tuple[str, ...] = (
-    "language",
-    "page_url",
-    "image_url",
-    "page_title",
-    "section_title",
-    "hierarchical_section_title",
-    "caption_reference_description",
-    "caption_attribution_description",
-    "caption_alt_text_description",
-    "mime_type",
-    "original_height",
-    "original_width",
-    "is_main_image",
-    "attribution_passes_lang_id",
-    "page_changed_recently",
-    "context_page_description",
-    "context_section_description",
-)
+_HEADER = """
+language page_url image_url page_title section_title hierarchical_section_title caption_reference_description
+caption_attribution_description caption_alt_text_description mime_type original_height original_width is_main_image
+attribution_passes_lang_id page_changed_recently context_page_description context_section_description
+"""
+COLUMNS: tuple[str, ...] = tuple(_HEADER.split())
 TEXTS = {
     "title": "hierarchical_section_title",
     "section": "context_section_description",
@@ -60,7 +47,6 @@ CAPTIONS = {
 }
 LARGEST = 1 << 24  # bytes of a field; Python's own limit is 128 KiB, which pages exceed
 MOST_LINES = 1000  # of a row
-TABS = len(COLUMNS) - 1
 LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 
 
@@ -130,7 +116,7 @@ def cells(lines: Iterable[str]) -> Iterator[list[str]]:
             if following is None:
                 break
             block.append(following)
-            if following.count("\t") >= TABS:  # a row of its own
+            if following.count("\t") >= len(COLUMNS) - 1:  # a row of its own
                 break
             row = _parsed(block) if '"' in following else None
         if row is None or (len(block) > 1 and len(row) != len(COLUMNS)):

@@ -155,10 +155,7 @@ def encode(
 
 
 def encode_all(
-    graph: nnx.GraphDef,
-    params: Mapping[str, Any],
-    contents: Contents,
-    check_cancelled: Callable[[], None] = lambda: None,
+    graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents, check_cancelled: Callable[[], None]
 ) -> Encoded:
     """Keys and values of all rows, without gradients. Each device encodes `CHUNK` of its rows at a time, so that
     training steps run in between; `check_cancelled` may raise after each."""
@@ -180,9 +177,8 @@ def encode_all(
 @partial(jax.jit, static_argnums=(0, 3))
 def _empty(graph: nnx.GraphDef, params: Mapping[str, Any], contents: Contents, mesh: Mesh | None) -> Encoded:
     """Zeros in place of the keys and values of all rows, split as they are."""
-    rows = [x[:, None] for x in (contents.tokens, contents.image, contents.has_image)]
-    shapes = jax.eval_shape(jax.vmap(partial(_encode_rows, graph, params)), *rows)
-    zeros = [jnp.zeros((shape.shape[0], *shape.shape[2:]), shape.dtype) for shape in shapes]
+    shapes = jax.eval_shape(partial(_encode_rows, graph, params), contents.tokens, contents.image, contents.has_image)
+    zeros = [jnp.zeros(shape.shape, shape.dtype) for shape in shapes]
     if mesh is not None:
         zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, PartitionSpec(mesh.axis_names)))
     return Encoded(*zeros)

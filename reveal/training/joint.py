@@ -110,7 +110,8 @@ class Joint(RevealTask):
         hits = self.search(query, contents, encoded, context)
         values, score = self.read(model, query, hits, contents, encoded, batch, context)
         mode = self.mode(context.key, 2)
-        output = Output(query, values, self.predict(model, query, values, batch["answer"], mode, score, hits.rows >= 0))
+        fused = model.fuse(query, values, score, hits.rows >= 0, mode=mode.fold(0))
+        output = Output(query, values, model.text_logits(fused, batch["answer"], mode=mode.fold(1)))
         weights = dataclasses.replace(self.weights, reconstruct=0)  # of the warm start
         if self.k == 0:  # means over values that are not there
             weights = dataclasses.replace(weights, disentangle=0, gap=0)

@@ -48,6 +48,7 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from common.data.stored import decode_picture
+from common.io.images import from_uint8
 from common.training.batches import batches
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
@@ -207,8 +208,8 @@ class OwnDataConfig:
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
         question, picture = self._readable(int(index))
         answer = question.answers[rng.integers(len(question.answers))]
-        image = resized(picture, self.image_size, rng, self.crop)
-        example: Example = {"image": image.astype(np.float32) / 255, "id": np.int64(question.id)}
+        image = from_uint8(resized(picture, self.image_size, rng, self.crop))
+        example: Example = {"image": image, "id": np.int64(question.id)}
         if self.objective == "prefix":
             example["caption"] = self.vocabulary.encode(answer, self.prefix + self.answer_length)
         else:
@@ -246,9 +247,8 @@ class OwnDataConfig:
         caption = caption[caption != self.vocabulary.pad]
         at = np.random.default_rng([seed, index // self.batch_size]).integers(self.prefix + 1)
         at = min(int(at), max(len(caption) - 1, 0))
-        tokens = np.concatenate([self._caption_prompt, caption[:at], np.array([self.vocabulary.mask], np.int32)])
-        answer = self._ended(_padded(caption[at:], self.answer_length))
-        return example | {"tokens": _padded(tokens, self.text_length), "answer": answer}
+        tokens = tokenizers.padded([*self._caption_prompt, *caption[:at], self.vocabulary.mask], self.text_length)
+        return example | {"tokens": tokens, "answer": self._ended(tokenizers.padded(caption[at:], self.answer_length))}
 
     def _ended(self, answer: Int[np.ndarray, " o"]) -> Int[np.ndarray, " o"]:
         """The tokens with the end token after the last one, or in its place."""
@@ -285,10 +285,6 @@ class OwnDataConfig:
         """The items' ids in order, and the source of each."""
         order = np.argsort(self.items.id)
         return self.items.id[order], self.items.source[order].astype(np.int32)
-
-
-def _padded(tokens: Int[np.ndarray, " _m"], length: int) -> Int[np.ndarray, " length"]:
-    return np.pad(tokens[:length], (0, max(length - len(tokens), 0)))
 
 
 def _name(question: Question) -> str:

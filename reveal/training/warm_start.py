@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.nn.init import Keys, blank
 from common.training.objectives import Scope, Term, total
@@ -155,22 +155,6 @@ class RevealTask:
         items = device_memory.take(contents, device_memory.rows_of(contents, ids), mesh)
         return ids, items, self.encode(model, items, batch, key)
 
-    def predict(
-        self,
-        model: Reveal,
-        query: Query | States,
-        values: Float[Array, "b k c d"],
-        text: Int[Array | np.ndarray, "b o"],
-        mode: Mode,
-        score: Float[Array, "b k"] | None = None,
-        present: Bool[Array, "b k"] | None = None,
-    ) -> Float[Array, "b o v"]:
-        """The logits of each token of `text`, after those before it; query and items as in `Reveal.fuse`."""
-        fused = model.fuse(query, values, score, present, mode=mode.fold(0))
-        text = jnp.asarray(text)
-        inputs = jnp.concatenate([jnp.full_like(text[:, :1], self.config.bos), text[:, :-1]], axis=1)
-        return model.logits(fused, inputs, mode=mode.fold(1))
-
     def total(
         self, weights: Weights, output: Output, batch: Batch, context: Context
     ) -> tuple[Float[Array, ""], Metrics]:
@@ -217,7 +201,9 @@ class WarmStart(RevealTask):
             self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)
         )
         score = scores(query.vector, keys, query.log_gate, sources)
-        logits = self.predict(model, query, values, batch["answer"], self.mode(context.key, 2), score, read_ids >= 0)
+        mode = self.mode(context.key, 2)
+        fused = model.fuse(query, values, score, read_ids >= 0, mode=mode.fold(0))
+        logits = model.text_logits(fused, batch["answer"], mode=mode.fold(1))
         output = Output(query, values, logits, encoded.key, ids, items.source[:, 0])
         if self.weights.reconstruct:
             output = self.reconstruction(model, output, self.select(items.tokens, slots), batch, context.key)
@@ -237,7 +223,8 @@ class WarmStart(RevealTask):
         text = device_memory.permuted(tokens, batch.get("permutation")).reshape(-1, tokens.shape[-1])
         values = output.values.reshape(len(text), 1, *output.values.shape[2:])
         no_query = States(jnp.zeros((len(text), 1, self.config.width), values.dtype), jnp.zeros((len(text), 1), bool))
-        logits = self.predict(model, no_query, values, text, self.mode(key, 3))
+        mode = self.mode(key, 3)
+        logits = model.text_logits(model.fuse(no_query, values, mode=mode.fold(0)), text, mode=mode.fold(1))
         rarity = jnp.asarray(self.rarity)[tokens].reshape(text.shape)
         return output._replace(text=text, text_logits=logits, text_weights=rarity)
 

@@ -73,16 +73,16 @@ class FaissEngine:
     ) -> SearchResult:
         """As `Engine.search`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
-        ids, scores, origins = [np.zeros((len(queries), 0), np.int64)], [np.zeros((len(queries), 0), np.float32)], []
+        nothing = np.zeros((len(queries), 0), np.int64)
+        found = [(nothing, nothing.astype(np.float32), nothing)]  # ids, scores, sources of each index
         for number in chosen:
             if number in self._parts:
                 own, _, index = self._parts[number]
-                found, at = index.search(queries, min(k, len(own)))
-                ids.append(np.where(at < 0, NOTHING, own[at]))
-                scores.append(found + gate[:, [number]])
-                origins.append(np.full(at.shape, number))
-        origins = np.concatenate([ids[0], *origins], axis=1)
-        return merge(np.concatenate(ids, axis=1), np.concatenate(scores, axis=1), origins, k, self._version)
+                scores, at = index.search(queries, min(k, len(own)))
+                ids = np.where(at < 0, NOTHING, own[at])
+                found.append((ids, scores + gate[:, [number]], np.full(at.shape, number)))
+        ids, scores, origins = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
+        return merge(ids, scores, origins, k, self._version)
 
     def _build(self, rows: Rows, at: np.ndarray) -> Any:
         """The index of the rows `at`, which are those of one source."""
