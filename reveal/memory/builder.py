@@ -134,6 +134,8 @@ def _begin(folder: Path, recipe: dict) -> Lock:
     path, text = folder / RECIPE, json.dumps(recipe, indent=1) + "\n"
     _refuse_memory(folder)
     if not path.is_file():
+        if folder.is_dir():
+            remove_partial(folder)  # of a build that was killed before its recipe was written
         if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
         with atomic_output(path, durable=True) as temporary:
