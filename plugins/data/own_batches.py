@@ -43,7 +43,6 @@ class OwnPicturesConfig(PictureBatches):
     crop: Literal["centre", "random"] = "centre"  # random: along the longer side. Latents are of the centre
     stored: bool | None = None  # True: the stored condition images, False: made of the images, None: stored if there
     tokenizer: str | None = None  # a base (folder, file, shipped name), or a vocabulary's folder; None: the shipped one
-    threads: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,14 +84,12 @@ class OwnPicturesConfig(PictureBatches):
     def cache(self) -> Cache | None:
         return None if self.latents is None else Cache(Path(self.latents), len(self.source), size=self.size)
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """As `PictureBatches.batches`; ValueError also for a missing condition image, if all have to be stored."""
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """As `PictureBatches.dataset`; ValueError also for a missing condition image, if all have to be stored."""
         if self.condition is not None and self.stored:
             for number in self.ids:
                 self._stored_condition(self.source[number], self.condition)
-        return super().batches(seed, process_index, process_count)
+        return super().dataset(seed)
 
     def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
         record = self.source[number]
