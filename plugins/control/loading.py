@@ -22,10 +22,9 @@ from common.weights.torch_names import dtype_name, fill, state_dict
 from plugins import control
 from plugins.control.contract import ControlNetwork
 from plugins.diffusion.io.base import WEIGHTS
-from plugins.diffusion.io.components import CONFIG, write_network
+from plugins.diffusion.io.components import CONFIG, STEM, write_network
 from plugins.diffusion.io.porting import Origin, Renamed
 
-STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
 # `_class_name` in config.json -> class in `plugins.control`, whose module is imported when it is first read.
 NETWORKS = {"ControlNetModel": "ControlNet", "T2IAdapter": "T2IAdapter", "MediaPipePlugin": "MediaPipePlugin"}

@@ -39,16 +39,14 @@ CONFIG = "config.json"
 TEXT_PREFIX = "text_model."
 
 
+STEM = "diffusion_pytorch_model"  # of the weights' file names in folders of diffusers
+
+
 class Kind(NamedTuple):
-    """One of the networks of a base: its file's name in folders, and its usual architecture."""
+    """One of the networks of a base."""
 
-    stem: str  # of the weights' file names
-    config: type[JsonConfig]
-
-    @property
-    def module(self) -> type:
-        """The network of the usual architecture."""
-        return MODULES[self.config]
+    stem: str
+    architectures: tuple[type[JsonConfig], ...]  # that it may have, the usual one first
 
 
 MODULES: dict[type, type] = {  # architecture -> network
@@ -58,15 +56,10 @@ MODULES: dict[type, type] = {  # architecture -> network
     TextConfig: TextEncoder,
 }
 KINDS = {
-    "unet": Kind("diffusion_pytorch_model", UNetConfig),
-    "vae": Kind("diffusion_pytorch_model", VAEConfig),
-    "text_encoder": Kind("model", TextConfig),
-    "text_encoder_2": Kind("model", TextConfig),  # SDXL's
-}
-
-
-ARCHITECTURES: dict[str, tuple[type[JsonConfig], ...]] = {  # that a network of a base may have
-    kind: (spec.config, TinyVAEConfig) if kind == "vae" else (spec.config,) for kind, spec in KINDS.items()
+    "unet": Kind(STEM, (UNetConfig,)),
+    "vae": Kind(STEM, (VAEConfig, TinyVAEConfig)),
+    "text_encoder": Kind("model", (TextConfig,)),
+    "text_encoder_2": Kind("model", (TextConfig,)),  # SDXL's
 }
 
 
@@ -145,10 +138,11 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
-            fields = (
-                {} if config else single_file.infer_config(kind, tensors.shapes, prefix, xl=single_file.is_xl(stored))
-            )
-            return Component(config or KINDS[kind].config.from_json(fields), tensors)
+            if config is None:
+                xl = any(key.startswith(single_file.XL) for key in stored)
+                fields = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
+                config = KINDS[kind].architectures[0].from_json(fields)
+            return Component(config, tensors)
         if config is None and not (path.parent / CONFIG).is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
@@ -163,7 +157,7 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
     fields = read_json(path)
-    known = {architecture.architecture: architecture for architecture in ARCHITECTURES[kind]}
+    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
@@ -184,8 +178,8 @@ def save_component(
     `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
     readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
-    networks = {kind: [MODULES[known] for known in several] for kind, several in ARCHITECTURES.items()}
-    kind = next((kind for kind, known in networks.items() if type(module) in known), None)
+    architecture = next((config for config, network in MODULES.items() if network is type(module)), None)
+    kind = next((kind for kind, known in KINDS.items() if architecture in known.architectures), None)
     if kind is None:
         known = ", ".join(known.__name__ for known in MODULES.values())
         raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")

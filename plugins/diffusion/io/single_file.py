@@ -112,11 +112,6 @@ def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
     return "" if BARE.get(kind) in keys else None
 
 
-def is_xl(keys: Iterable[str]) -> bool:
-    """Whether the file is one of SDXL."""
-    return any(key.startswith(XL) for key in keys)
-
-
 def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:
     """{diffusers name: origin} of one network of a single file; names with another prefix are ignored."""
     bare = [key.removeprefix(prefix) for key in keys if key.startswith(prefix)]
