@@ -39,9 +39,7 @@ def find(name_or_path: str | Path, variant: str | None = None, weights: Path = W
     """The folder of a shipped name, the path itself, or that of an address, of which `variant` is fetched. Raises
     FileNotFoundError, which lists the names, and as `common.weights.remote.local`."""
     names = shipped_names(weights)
-    if str(name_or_path) in names:
-        return weights / name_or_path
-    path = local(name_or_path, variant)
+    path = weights / name_or_path if str(name_or_path) in names else local(name_or_path, variant)
     if not path.exists():
         choices = f"a folder of diffusers, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names)})"
         raise FileNotFoundError(f"no control {str(path)!r}: give {choices}")

@@ -185,17 +185,12 @@ def names() -> list[str]:
 def find(name_or_path: str | Path | None = None, variant: str | None = None) -> Path:
     """The folder of a shipped name, the path itself, or that of an address, as `common.weights.remote.local`, of which
     `variant` is fetched; None: the default. Raises as that, and FileNotFoundError with the names."""
-    wanted = DEFAULT if name_or_path is None else str(name_or_path)
-    if wanted in names():
-        return WEIGHTS / wanted
-    path = local(wanted, variant)
-    if name_or_path is not None and path.exists():
-        return path
-    shipped = ", ".join(names()) or "none is shipped"
-    missing = "no base is named" if name_or_path is None else f"no base {wanted!r}"
-    raise FileNotFoundError(
-        f"{missing}: give a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({shipped})"
-    )
+    name = DEFAULT if name_or_path is None else str(name_or_path)
+    path = WEIGHTS / name if name in names() else local(name, variant)
+    if not path.exists():
+        choices = f"a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names())})"
+        raise FileNotFoundError(f"no base {name!r}: give {choices}")
+    return path
 
 
 def read_base(
