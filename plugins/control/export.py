@@ -22,11 +22,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from common.io.files import atomic_output
 from common.io.tensor_files import write_tensors
 from plugins.control.contract import ControlNetwork, encode
+from plugins.diffusion.compiled import split
 from plugins.diffusion.programs import FEATURE
 from plugins.formats.program import Input, Program
 
@@ -53,8 +53,7 @@ def save_features(
     images = network.on(picture, strength=strength).picture
     _, height, width, _ = images.shape
     _check_exportable(network, height, width)
-    graph, params = nnx.split(network)
-    features = encode(graph, nnx.to_pure_dict(params), jnp.asarray(images))
+    features = encode(*split(network), jnp.asarray(images))
     tensors = {
         FEATURE.format(level): np.ascontiguousarray(strength * np.asarray(feature, np.float32).transpose(0, 3, 1, 2))
         for level, feature in enumerate(features)
