@@ -93,9 +93,7 @@ def control_kinds(command: Generate) -> list[str | None]:
     if command.image is None and (not command.condition or len(networks) < len(kinds)):
         raise ValueError("a control needs an image; give --image PHOTO, or --condition EDGES")
     if not command.control and not command.condition:
-        raise ValueError(
-            "--plugin does not say which condition of --image it needs; add --control canny, or --condition"
-        )
+        raise ValueError("--plugin does not say which condition of --image it needs; add --control, or --condition")
     return kinds
 
 

@@ -145,6 +145,5 @@ def _face_mesh(confidence: float) -> Any:
 @functools.cache
 def _holistic() -> Any:
     # The package holds only the models of complexity 1; 0 and 2 would be downloaded.
-    return require_mediapipe().solutions.holistic.Holistic(
-        static_image_mode=True, model_complexity=1, refine_face_landmarks=True
-    )
+    options = {"static_image_mode": True, "model_complexity": 1, "refine_face_landmarks": True}
+    return require_mediapipe().solutions.holistic.Holistic(**options)

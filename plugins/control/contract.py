@@ -247,9 +247,7 @@ def check_settings(
     if len(levels) != num_outputs:
         raise ValueError(f"levels has {len(levels)} factors; this control has {num_outputs} outputs, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:
-        raise ValueError(
-            f"steps={tuple(steps)} is no interval of the run: (0, 1) is all of it, (0, 0.5) its first half"
-        )
+        raise ValueError(f"steps={tuple(steps)} is no interval of the run: (0, 1) is all, (0, 0.5) its first half")
 
 
 def check_condition(image: Float[np.ndarray, "b h w 3"], request: Any) -> None:

@@ -191,9 +191,8 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
         residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
         if config.global_pool_conditions:
-            *residuals, middle = (
-                jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle)
-            )
+            averaged = (jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle))
+            *residuals, middle = averaged
         return ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
 
 

@@ -259,12 +259,10 @@ class CrossAttention(NamedTuple):
                 queries[layer] = value
                 return value
             i, heads = known[layer]
-            q, k, v = (
-                a.reshape(*a.shape[:2], heads, -1) for a in (queries.pop(layer), *map(of_rows, arrays.encoded[i]))
-            )
-            extra = attend(q, k.astype(q.dtype), v.astype(q.dtype)).reshape(
-                len(rows.x), len(gains), -1, value.shape[-1]
-            )
+            inputs = (queries.pop(layer), *map(of_rows, arrays.encoded[i]))
+            q, k, v = (a.reshape(*a.shape[:2], heads, -1) for a in inputs)
+            extra = attend(q, k.astype(q.dtype), v.astype(q.dtype))
+            extra = extra.reshape(len(rows.x), len(gains), -1, value.shape[-1])
             return value + (gains.astype(q.dtype)[:, None, None] * extra).reshape(value.shape)
 
         return Effect(tap=tap)

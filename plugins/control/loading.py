@@ -109,9 +109,7 @@ def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Rena
     name = single_file.class_name(stored)
     if name is None:
         heads = ", ".join(sorted({key.split(".")[0] for key in stored})[:5])
-        raise ValueError(
-            f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another file"
-        )
+        raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another")
     network, tensors = getattr(control, NETWORKS[name]), Renamed(stored, single_file.origins(name, stored))
     if config is None:
         beside = path.parent / CONFIG

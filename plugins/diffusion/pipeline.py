@@ -153,9 +153,8 @@ class Pipeline:
         """Latents to small images for previews; None: the latents are pixels."""
         if self.vae is None:
             return None
-        return fit_linear_decoder(
-            functools.partial(self.compiled.encode_image, self.compiled.params()["vae"]), self.base.unit
-        )
+        encode = functools.partial(self.compiled.encode_image, self.compiled.params()["vae"])
+        return fit_linear_decoder(encode, self.base.unit)
 
     def __call__(
         self,
@@ -221,12 +220,10 @@ class Pipeline:
             config, base = preview.decoder.config, self.base
             if (config.latent_channels, config.reduction) != (base.channels, base.unit):
                 found = f"{config.latent_channels} channels at 1/{config.reduction} of the side"
-                raise ValueError(
-                    f"the preview's autoencoder has latents of {found}, the base {base.channels} at 1/{base.unit}"
-                )
-        layout = make_layout(
-            len(request.seeds), request.height, request.width, self.base.unit, batch, mesh, request.tile
-        )
+                own = f"{base.channels} at 1/{base.unit}"
+                raise ValueError(f"the preview's autoencoder has latents of {found}, the base {own}")
+        size = (request.height, request.width)
+        layout = make_layout(len(request.seeds), *size, self.base.unit, batch, mesh, request.tile)
         chosen = {**self.compiled.params(dtype, mesh), **(params or {})}
         return self._images(Run(self, request, chosen, layout, dtype, mesh), progress, preview, stepwise)
 

@@ -49,10 +49,8 @@ class HeldOutEvaluation(Evaluation):
     def check_side(self, base: Base, held: HeldOut) -> None:
         """Warns of images of another side than the base was trained at."""
         if (side := held.images.shape[1]) != base.side:
-            advice = "images are generated at their size; evaluation.data names others"
-            terminal.complain(
-                f"warning: the held-out images are {side} pixels a side, the base was trained at {base.side}: {advice}"
-            )
+            found = f"the held-out images are {side} pixels a side, the base was trained at {base.side}"
+            terminal.complain(f"warning: {found}: images are generated at their size; evaluation.data names others")
 
     def prepare_metrics(self) -> None:
         """Opens the metrics' files."""

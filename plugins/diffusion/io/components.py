@@ -163,9 +163,7 @@ def _read_config(kind: str, path: Path) -> Any:
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
     name = TextConfig.architecture if found in (MODEL_TYPE, PROJECTED) else found
     if name not in known:
-        raise ValueError(
-            f"{path}: expected the {kind}, {' or '.join(map(repr, known))}, found {found!r}; name another folder"
-        )
+        raise ValueError(f"{path}: expected the {kind}, {' or '.join(map(repr, known))}, found {found!r}; name another")
     with about(path):
         return known[name].from_json(fields)
 

@@ -204,10 +204,9 @@ def check_inputs(
         expected = f"({batch}, any, {config.cross_attention_dim})"
         raise ValueError(f"context has shape {context.shape}; these latents and this network need {expected}")
     if (guidance is None) != (config.time_cond_proj_dim is None):
-        takes = "takes no guidance" if guidance is not None else "needs guidance, the scale that it works at"
-        raise ValueError(
-            f"guidance is {guidance}: a network with time_cond_proj_dim {config.time_cond_proj_dim} {takes}"
-        )
+        takes = "takes none" if guidance is not None else "needs the scale that it works at"
+        kind = f"time_cond_proj_dim {config.time_cond_proj_dim}"
+        raise ValueError(f"guidance is {guidance}: a network with {kind} {takes}")
     found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
     if config.addition_embed_type is None:
         fits = pooled is None and sizes is None

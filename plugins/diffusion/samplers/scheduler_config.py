@@ -106,9 +106,8 @@ def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
     for key, value in (UNSUPPORTED_DEFAULTS.get(name, {}) | dict(mapping)).items():
         if key in SUPPORTED and value not in SUPPORTED[key]:
             default = "" if key in mapping else f", {name}'s default,"
-            raise ValueError(
-                f"scheduler config: {key}={value!r}{default} is not supported; only {SUPPORTED[key][0]!r} is"
-            )
+            rule = f"only {SUPPORTED[key][0]!r} is"
+            raise ValueError(f"scheduler config: {key}={value!r}{default} is not supported; {rule}")
     spacings = [spacing for spacing, key in RESPACED.items() if mapping.get(key)]
     if len(spacings) > 1:
         raise ValueError("use_karras_sigmas and use_exponential_sigmas are both true; keep one")
