@@ -32,6 +32,7 @@ from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
 
 Batch = dict[str, Any]
+Image = Float[np.ndarray, "h w 3"]
 
 
 class Example(NamedTuple):
@@ -109,9 +110,7 @@ class PictureBatches(Batched):
         record = self.source[number]
         return Example(record, record.image)
 
-    def conditioned(
-        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
-    ) -> Float[np.ndarray, "h w 3"]:
+    def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """The condition of an example; without `rng`, varied options take the middle of their range."""
         if self.condition is None:
             raise ValueError("condition is null: name one, such as condition=canny")
@@ -135,6 +134,6 @@ class PictureBatches(Batched):
         return {"tokens": self.text(caption, self.length)[0]}
 
 
-def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Float[np.ndarray, "h w 3"]:
+def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Image:
     """The image in [0, 1], flipped left to right if `flip`."""
     return (image[:, ::-1] if flip else image).astype(np.float32) / 255

@@ -15,13 +15,12 @@ from typing import Literal
 
 import grain
 import numpy as np
-from jaxtyping import Float
 
 from common.data.stored import Stored
 from common.io.clip_tokenizer import Tokenizer
 from plugins.conditions.registry import CONDITIONS, mirror
 from plugins.data import open_source
-from plugins.data.batches import Example, PictureBatches
+from plugins.data.batches import Example, Image, PictureBatches
 from plugins.data.captioned import is_sided
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
@@ -97,9 +96,7 @@ class OwnPicturesConfig(PictureBatches):
         frame = square(image.shape, rng if self.crop == "random" else None)
         return Example(record, cut(image, frame, self.size), frame)
 
-    def conditioned(
-        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
-    ) -> Float[np.ndarray, "h w 3"]:
+    def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """As `PictureBatches.conditioned`, or the stored one. ValueError names the image's key."""
         record, kind, frame = example.record, self.condition, example.frame
         stored = None if kind is None else self._stored_condition(record, kind)
