@@ -191,8 +191,7 @@ class StaticNetwork(NamedTuple):
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
         else:
-            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.conditioning.context[:, 0])
-            output = jax.tree.map(lambda tensor: tensor[:, None], output)
+            output = ControlOutput(jax.tree.map(lambda feature: feature[:, None], arrays.encoded))
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
         return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
 
