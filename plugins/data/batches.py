@@ -25,6 +25,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from common.io.clip_tokenizer import Tokenizer
+from common.io.images import from_uint8
 from common.training.batches import Batched
 from plugins.conditions.registry import make, maker_of
 from plugins.data.crop import Frame
@@ -136,4 +137,4 @@ class PictureBatches(Batched):
 
 def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Image:
     """The image in [0, 1], flipped left to right if `flip`."""
-    return (image[:, ::-1] if flip else image).astype(np.float32) / 255
+    return from_uint8(image[:, ::-1] if flip else image)

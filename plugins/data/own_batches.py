@@ -18,6 +18,7 @@ import numpy as np
 
 from common.data.stored import Stored
 from common.io.clip_tokenizer import Tokenizer
+from common.io.images import from_uint8
 from plugins.conditions.registry import CONDITIONS, mirror
 from plugins.data import open_source
 from plugins.data.batches import Example, Image, PictureBatches
@@ -104,7 +105,7 @@ class OwnPicturesConfig(PictureBatches):
             if kind is None or stored is None or frame is None:
                 return super().conditioned(example, flip, rng)
             whole = stored.decode()
-            part = cut(whole, frame.within(whole.shape), self.size).astype(np.float32) / 255
+            part = from_uint8(cut(whole, frame.within(whole.shape), self.size))
             return mirror(kind, part) if flip else part
         except ValueError as error:
             raise ValueError(f"picture {record.key}: {error}") from error
