@@ -193,7 +193,7 @@ class StaticNetwork(NamedTuple):
         else:
             output = ControlOutput(jax.tree.map(lambda feature: feature[:, None], arrays.encoded))
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
-        return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
+        return Effect(self.branches, *output)
 
     def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> ControlOutput:
         """The output for these latents, `b k h w c`; zeros without any computation outside of the interval."""

@@ -318,7 +318,7 @@ class Pipeline:
         with reporting(run.report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
-                *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
+                *jax.device_put(arrays, split),
                 jnp.float32(request.guidance),
                 [arrays for _, arrays in prepared],
                 sources[0] if sources else None,
