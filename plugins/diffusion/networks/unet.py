@@ -36,9 +36,9 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from common.nn.layers import Linear
-from plugins.diffusion.networks import unet_blocks
-from plugins.diffusion.networks.layers import Conv, GroupNorm, silu
-from plugins.diffusion.networks.unet_blocks import MidLevel, Tap, UpLevel, down_levels, go_down, untouched, within
+from common.nn.remat import remat as rematerialised
+from plugins.diffusion.networks.layers import Conv, GroupNorm, Tap, silu, untouched
+from plugins.diffusion.networks.unet_blocks import MidLevel, UpLevel, down_levels, go_down, whole, within
 from plugins.diffusion.networks.unet_config import EncoderConfig, Shape, UNetConfig
 
 __all__ = ["UNet", "UNetConfig"]
@@ -161,10 +161,7 @@ class UNet(TimeEmbeddings):
             raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
         check_inputs(self.config, x, jnp.shape(t), context, guidance, pooled, sizes)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
-        stage, context, config = unet_blocks.whole, context.astype(x.dtype), self.config
-        if remat:
-            from common.nn.remat import remat as stage
-
+        stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
         guidance = None if guidance is None else jnp.asarray(guidance, jnp.float32)
         time = self.embedded_time(config, t, x.dtype, guidance, pooled, sizes, tap)
