@@ -22,7 +22,9 @@ from common import terminal
 from common.io.images import read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
+from plugins.control.ip_adapter import load_ip_adapter
 from plugins.control.loading import load, shipped_names
+from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import Base
 
 
@@ -40,8 +42,6 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
         if kind in PLUG_AND_PLAY:
-            from plugins.control.plug_and_play import PlugAndPlay
-
             source = cover(read_image(str(command.image)), height, width)
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
@@ -69,8 +69,6 @@ def make_image_prompt(command: Generate) -> list[Any]:
         return []
     if command.ip_adapter is None:
         raise ValueError("--image-prompt needs a network that reads it; add --ip-adapter FILE")
-    from plugins.control.ip_adapter import load_ip_adapter
-
     adapter = load_ip_adapter(command.ip_adapter, command.image_encoder)
     return [adapter.on(read_image(command.image_prompt), strength=command.image_prompt_strength)]
 

@@ -39,6 +39,7 @@ from jaxtyping import Array, Float
 
 from common.io.image_preparation import ImagePreparation
 from common.io.tensor_files import TensorFiles, about
+from common.io.torch_file import read_torch
 from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 from common.nn.vision_transformer import ImageEncoder
@@ -292,14 +293,9 @@ def load_ip_adapter(path: str | Path, image_encoder: str | Path | None = None, d
 
     Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""
     path = Path(path)
-    if path.suffix.lower() == ".bin":
-        from common.io.torch_file import read_torch
-
-        stored: Any = read_torch(path)
-        shapes = {key: value.shape for key, value in stored.items()}
-    else:
-        stored = TensorFiles(path)
-        shapes = {key: stored.shape(key) for key in stored}
+    pickled = path.suffix.lower() == ".bin"
+    stored: Any = read_torch(path) if pickled else TensorFiles(path)
+    shapes = {key: stored[key].shape if pickled else stored.shape(key) for key in stored}
     with about(path):
         config = infer_config(shapes)
         weights = fill(AdapterWeights, config, Renamed(stored, {_name(key): Origin(key) for key in stored}), dtype)

@@ -38,7 +38,9 @@ from common.nn.text_encoder import TextEncoder
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout, reporting
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
+from plugins.diffusion.io.lora import PARTS, Lora, Part, merged
 from plugins.diffusion.io.prompts import chunks
+from plugins.diffusion.io.textual_inversion import TextualInversion, with_rows, with_words
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
@@ -336,23 +338,19 @@ class Pipeline:
             )
             return np.asarray(latents)
 
-    def with_loras(self, loras: Sequence[tuple[Any, float]]) -> Pipeline:
+    def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> Pipeline:
         """A pipeline with each `Lora` merged, times its weight; this one is not changed."""
         if not loras:
             return self
-        from plugins.diffusion.io.lora import PARTS, Part, merged
-
         parts: list[Part] = [part for part in PARTS if getattr(self, part) is not None]
         return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
-    def with_embeddings(self, inversions: Sequence[Any]) -> Pipeline:
-        """A pipeline whose prompts may hold the words of these `TextualInversion`s; this one is not changed.
+    def with_embeddings(self, inversions: Sequence[TextualInversion]) -> Pipeline:
+        """A pipeline whose prompts may hold their words; this one is not changed.
 
         Raises ValueError for vectors of another base. A pipeline with words cannot be saved."""
         if not inversions:
             return self
-        from plugins.diffusion.io.textual_inversion import with_rows, with_words
-
         base = with_words(self.base, inversions)
         networks = {kind: with_rows(getattr(self, kind), kind, base, inversions) for kind, _, _ in base.texts}
         return dataclasses.replace(self, **networks, tokenizer=base.tokenizer, tokenizer_2=base.tokenizer_2)

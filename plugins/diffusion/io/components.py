@@ -30,6 +30,7 @@ from common.io.tensor_files import TensorFiles, about, find_weights, listing, re
 from common.nn.json_config import JsonConfig
 from common.nn.text_encoder import MODEL_TYPE, PROJECTED, TextConfig, TextEncoder
 from common.weights.torch_names import dtype_name, fill, state_dict
+from plugins.diffusion.io import single_file
 from plugins.diffusion.io.porting import Renamed, from_folder
 from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
@@ -132,8 +133,6 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
             return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
             raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        from plugins.diffusion.io import single_file
-
         stored = TensorFiles(path)
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:

@@ -29,6 +29,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from common.io.tensor_files import TensorFiles, about
+from common.io.torch_file import read_torch
 from common.nn.text_encoder import OLD_END
 from plugins.diffusion.io.base import TEXT, Base
 
@@ -54,13 +55,8 @@ class TextualInversion:
         """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError, and ValueError for
         other tensors, or vectors that are not finite."""
         path = Path(path)
-        if path.suffix.lower() in PICKLES:
-            from common.io.torch_file import read_torch
-
-            tensors: Mapping[str, np.ndarray] = read_torch(path)
-        else:
-            tensors = TensorFiles(path)
-        tensors = {key: tensors[key] for key in tensors if not key.startswith("string_to_token")}
+        stored = read_torch(path) if path.suffix.lower() in PICKLES else TensorFiles(path)
+        tensors = {key: stored[key] for key in stored if not key.startswith("string_to_token")}
         with about(path):
             vectors = {key: _vectors(key, value) for key, value in tensors.items()}
             if tensors.keys() <= XL_NAMES.keys():
