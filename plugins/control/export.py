@@ -67,10 +67,8 @@ def save_features(
 
 def _check_exportable(network: ControlNetwork, height: int, width: int) -> None:
     if network.every_step:
-        raise ValueError(
-            f"a {type(network).__name__} runs in every step beside the UNet and is no program by itself; export a"
-            " MediaPipePlugin or a T2IAdapter, which run once per image"
-        )
+        found = f"a {type(network).__name__} runs in every step beside the UNet and is no program by itself"
+        raise ValueError(f"{found}; export a MediaPipePlugin or a T2IAdapter, which run once per image")
     unit = network.reduction
     if height < 1 or width < 1 or height % unit or width % unit:
         raise ValueError(f"the image is {width}x{height}: this network takes sides that are multiples of {unit}")

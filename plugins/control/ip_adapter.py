@@ -153,10 +153,8 @@ class IPAdapter(nnx.Module):
         found = vision.projection_dim if config.hidden is None else vision.hidden_size
         if found != config.source:
             what = "embeddings" if config.hidden is None else "states"
-            raise ValueError(
-                f"the adapter reads image {what} of {config.source}, the image encoder's have {found}; give the image"
-                " encoder that the adapter was trained with"
-            )
+            wrong = f"the adapter reads image {what} of {config.source}, the image encoder's have {found}"
+            raise ValueError(f"{wrong}; give the image encoder that the adapter was trained with")
         self.config, self.weights, self.tower, self.prepare = config, weights, tower, prepare
 
     def encode(self, pictures: Float[Array, "b s s 3"]) -> list[tuple[Float[Array, "_ m c"], Float[Array, "_ m c"]]]:
@@ -203,10 +201,9 @@ class ImagePrompt:
         widths = tuple(width for _, width, _ in cross_attentions(unet))
         if (config.context, config.widths) != (unet.cross_attention_dim, widths):
             found = f"text states of {config.context} and {len(config.widths)} cross-attentions"
-            raise ValueError(
-                f"this IP-Adapter has {found}, the base {unet.cross_attention_dim} and {len(widths)}"
-                f" {'of other widths; ' if len(widths) == len(config.widths) else '; '}use one made for this base"
-            )
+            own = f"{unet.cross_attention_dim} and {len(widths)}"
+            own += " of other widths" * (len(widths) == len(config.widths))
+            raise ValueError(f"this IP-Adapter has {found}, the base {own}; use one made for this base")
         if len(self.prepared) not in (1, len(request.seeds)):
             count = f"{len(self.prepared)} image prompts for {len(request.seeds)} images"
             raise ValueError(f"{count}; give one for all, or one for each")

@@ -244,10 +244,9 @@ def _index(folder: Path) -> dict[str, Any]:
     missing = [name for name in (*REQUIRED, *(() if pairs else TEXT[0])) if name not in listed]
     if other or missing:
         what = f"with {', '.join(other)}" if other else f"without {', '.join(missing)}"
-        raise ValueError(
-            f"{folder / INDEX}: expected a pipeline of Stable Diffusion 1.x, 2.x or XL, found"
-            f" {fields.get('_class_name')} {what}; name another folder"
-        )
+        expected = "a pipeline of Stable Diffusion 1.x, 2.x or XL"
+        found = f"{fields.get('_class_name')} {what}"
+        raise ValueError(f"{folder / INDEX}: expected {expected}, found {found}; name another folder")
     return {key: value for key, value in fields.items() if not isinstance(value, list) or any(value)}
 
 
@@ -267,10 +266,8 @@ def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, 
     elif unet.addition_embed_type is not None:
         sampler, schedule = by_name("euler"), Schedule(timestep_spacing="leading")
     elif unet.use_linear_projection and prediction is None:
-        raise ValueError(
-            f"{path}: a file of 2.x does not hold its prediction type; give prediction (--prediction): epsilon for the"
-            f" base models, v_prediction for those of 768 pixels; or put {SCHEDULER} beside it"
-        )
+        ways = "give prediction (--prediction): epsilon for the base models, v_prediction for those of 768 pixels"
+        raise ValueError(f"{path}: a file of 2.x holds no prediction type; {ways}; or put {SCHEDULER} beside it")
     else:
         sampler, schedule = by_name("plms"), Schedule()
     if prediction is None:
@@ -287,10 +284,9 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
         places = [beside / known for known in (name, "tokenizer", BPE_FILE, "vocab.json")]
         found = next((place for place in places if place.exists()), None)
         if found is None:
-            raise FileNotFoundError(
-                f"{path}: a single file holds no tokenizer; expected a folder tokenizer, {BPE_FILE} or vocab.json with"
-                " merges.txt beside it, found none: put one there, or give tokenizer (--tokenizer)"
-            )
+            expected = f"a folder tokenizer, {BPE_FILE} or vocab.json with merges.txt beside it"
+            way = "put one there, or give tokenizer (--tokenizer)"
+            raise FileNotFoundError(f"{path}: a single file holds no tokenizer; expected {expected}, found none: {way}")
         given = beside if found.suffix == ".json" else found
     source = local(given) if given is not None else path / name
     pad = OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END

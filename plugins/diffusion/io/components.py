@@ -145,10 +145,9 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
         if config is None and not (path.parent / CONFIG).is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
-            raise ValueError(
-                f"expected tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file,"
-                f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
-            )
+            expected = f"tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file"
+            found = f"tensors called {found or 'nothing'}"
+            raise ValueError(f"expected {expected}, found {found}; name a file that holds the {kind}")
         config = config or _read_config(kind, path.parent / CONFIG)
         return Component(config, Renamed(stored, from_folder(config, stored)))
 

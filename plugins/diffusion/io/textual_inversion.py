@@ -115,8 +115,6 @@ def _of(inversion: TextualInversion, kind: str, base: Base) -> Float[np.ndarray,
     if found is None or found.shape[1] != width:
         several = vectors if isinstance(vectors, Mapping) else {"its one text encoder": vectors}
         widths = ", ".join(f"{value.shape[1]} for {name}" for name, value in several.items())
-        raise ValueError(
-            f"embedding {inversion.word!r} has vectors of {widths}, the base's {kind} has {width}; was it made for"
-            " another base (SD 1.x, 2.x, SDXL)?"
-        )
+        wrong = f"embedding {inversion.word!r} has vectors of {widths}, the base's {kind} has {width}"
+        raise ValueError(f"{wrong}; was it made for another base (SD 1.x, 2.x, SDXL)?")
     return found
