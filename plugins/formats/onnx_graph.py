@@ -110,8 +110,8 @@ class Graph:
     def named(self, value: Any) -> str:
         """The name of a value as it is in JAX."""
         if isinstance(value, Lazy):
-            value = self.turned(value.value, TO_LAST) if value.first else value.value, value
-            value = self.add("Expand", value[0], self._sides(value[1].shape)) if value[1].narrow else value[0]
+            stored = self.turned(value.value, TO_LAST) if value.first else value.value
+            value = self.add("Expand", stored, self._sides(value.shape)) if value.narrow else stored
         if isinstance(value, str):
             return value
         from onnx import TensorProto, helper, numpy_helper

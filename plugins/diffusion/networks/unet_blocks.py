@@ -177,17 +177,16 @@ class DownLevel(Level):
         self, x: Map, time: Array, context: Array, feature: Array | None, stage: Stage = whole, tap: Tap = untouched
     ) -> tuple[Map, list[Map]]:
         """The level's output, and its skips, the last of which is the output."""
-        own = feature is not None and feature.shape[1:3] == x.shape[1:3]
-        before, after = (feature, None) if own else (None, feature)
         skips = []
         for i in range(len(self.resnets)):
             x = self.pair(i, x, time, context, stage, tap)
-            if before is not None and i == len(self.resnets) - 1:
-                x = x + before
             skips.append(x)
+        if feature is not None and feature.shape[1:3] == x.shape[1:3]:
+            skips[-1] = x = x + feature
+            feature = None  # another size is that after the downsampler
         for downsample in self.downsamplers:
             x = tap("downsamplers.0", downsample(x))
-            x = x if after is None else x + after
+            x = x if feature is None else x + feature
             skips.append(x)
         return x, skips
 
