@@ -303,8 +303,9 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
 def unet_config(small: bool) -> Any:
     """The UNet of Stable Diffusion 1.5, or one of two levels with all its parts."""
     down, up = ("CrossAttnDownBlock2D", "DownBlock2D"), ("UpBlock2D", "CrossAttnUpBlock2D")
-    config = diffusion.UNetConfig
-    return config(SMALL_SIDE, 4, 4, SMALL_WIDTHS, down, up, layers_per_block=1) if small else config.sd15()
+    sizes = {"sample_size": SMALL_SIDE, "block_out_channels": SMALL_WIDTHS, "layers_per_block": 1}
+    config: Any = diffusion.UNetConfig
+    return config(**sizes, down_block_types=down, up_block_types=up) if small else config.sd15()
 
 
 def timed(function: Callable[[], Any]) -> tuple[Any, float, float]:

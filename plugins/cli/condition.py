@@ -173,8 +173,6 @@ def _own_files(options: Mapping[str, Any], name: Path) -> dict[str, Any]:
         path, suffixes = Path(own[key]) / name, READERS[key][0]
         files = [file for suffix in suffixes if (file := path.with_suffix(suffix)).is_file()]
         if not files:
-            raise FileNotFoundError(
-                f"--{key}: there is no {path.with_suffix('')} with a suffix of {' '.join(suffixes)}"
-            )
+            raise FileNotFoundError(f"--{key}: no {path.with_suffix('')} with a suffix of {' '.join(suffixes)}")
         own[key] = files[0]
     return own

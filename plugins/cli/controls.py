@@ -22,7 +22,9 @@ from common import terminal
 from common.io.images import read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
+from plugins.control.ip_adapter import load_ip_adapter
 from plugins.control.loading import load, shipped_names
+from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import Base
 
 
@@ -40,8 +42,6 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
         if kind in PLUG_AND_PLAY:
-            from plugins.control.plug_and_play import PlugAndPlay
-
             source = cover(read_image(str(command.image)), height, width)
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
@@ -69,8 +69,6 @@ def make_image_prompt(command: Generate) -> list[Any]:
         return []
     if command.ip_adapter is None:
         raise ValueError("--image-prompt needs a network that reads it; add --ip-adapter FILE")
-    from plugins.control.ip_adapter import load_ip_adapter
-
     adapter = load_ip_adapter(command.ip_adapter, command.image_encoder)
     return [adapter.on(read_image(command.image_prompt), strength=command.image_prompt_strength)]
 
@@ -93,9 +91,7 @@ def control_kinds(command: Generate) -> list[str | None]:
     if command.image is None and (not command.condition or len(networks) < len(kinds)):
         raise ValueError("a control needs an image; give --image PHOTO, or --condition EDGES")
     if not command.control and not command.condition:
-        raise ValueError(
-            "--plugin does not say which condition of --image it needs; add --control canny, or --condition"
-        )
+        raise ValueError("--plugin does not say which condition of --image it needs; add --control, or --condition")
     return kinds
 
 

@@ -39,30 +39,27 @@ def export(command: Export) -> None:
     kind, size = check_options(command)
     target = Path(command.output)
     check_output_file(target, command.overwrite)
-    picture = None if command.picture is None else read_image(command.picture)
-    if command.plugin is None:
-        name, network, program = f"{command.part} of {command.base}", None, base_program(command, kind, size)
-    else:
-        network = load(command.plugin)
-        name = type(network).__name__
-        if kind != "features":
-            check_bytes(name, sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network))), kind, command.weights)
-        program = None if picture is not None else control_program(network, *(size or (SIDE, SIDE)))
-    if network is not None and picture is not None:
+    if kind == "features":
+        picture, network = read_image(str(command.picture)), load(str(command.plugin))
+        name, strength = type(network).__name__, 1.0 if command.strength is None else command.strength
         picture = picture if size is None else cover(picture, *size)
-        strength = 1.0 if command.strength is None else command.strength
         save_features(target, network, picture, strength, overwrite=command.overwrite)
-    elif program is not None:
-        if kind == "stablehlo":
-            data = stablehlo(program)
+    else:
+        if command.plugin is None:
+            name, program = f"{command.part} of {command.base}", base_program(command, kind, size)
         else:
-            data = {"onnx": onnx, "litert": litert}[kind](program, command.weights)
+            network = load(command.plugin)
+            name = type(network).__name__
+            check_bytes(name, sum(leaf.size for leaf in jax.tree.leaves(nnx.state(network))), kind, command.weights)
+            program = control_program(network, *(size or (SIDE, SIDE)))
+        others = {"onnx": onnx, "litert": litert}
+        data = stablehlo(program) if kind == "stablehlo" else others[kind](program, command.weights)
         with atomic_output(target, command.overwrite) as temporary:
             temporary.write_bytes(data)
     if not command.quiet or command.json:
-        size = target.stat().st_size
-        facts = {"output": str(target), "network": name, "format": kind, "bytes": size}
-        command.write(f"{name} as {kind}, {size / 1e6:,.2f} MB -> {target}", facts)
+        written = target.stat().st_size
+        facts = {"output": str(target), "network": name, "format": kind, "bytes": written}
+        command.write(f"{name} as {kind}, {written / 1e6:,.2f} MB -> {target}", facts)
 
 
 def base_program(command: Export, form: str, size: tuple[int, int] | None) -> Program:

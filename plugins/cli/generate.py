@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import cv2
 import jax
@@ -28,10 +27,13 @@ from common import terminal
 from common.io.files import atomic_folder, check_output_file, check_output_folder
 from common.io.images import READABLE, check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
+from common.training.mesh import make_mesh
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import make_controls, make_image_prompt
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
 from plugins.diffusion.io.components import load_vae
+from plugins.diffusion.io.lora import Lora
+from plugins.diffusion.io.textual_inversion import TextualInversion, with_words
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.preview import Preview
 from plugins.diffusion.request import Request, make_request
@@ -48,12 +50,7 @@ def generate(command: Generate) -> None:
     check_outputs(command)
     files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
     embeddings = [read_embedding(option) for option in command.embedding]
-    base = files.base
-    if embeddings:
-        from plugins.diffusion.io.textual_inversion import with_words
-
-        base = with_words(base, embeddings)
-    request = request_of(command, base)
+    request = request_of(command, with_words(files.base, embeddings) if embeddings else files.base)
     loras = [read_lora(option) for option in command.lora]
     for line in request.truncated:
         terminal.complain(f"warning: {line}")
@@ -114,10 +111,8 @@ def request_of(command: Generate, base: Base) -> Request:
     )
 
 
-def read_lora(option: str) -> tuple[Any, float]:
+def read_lora(option: str) -> tuple[Lora, float]:
     """ "style.safetensors:0.8" or "hf:OWNER/NAME:0.8" -> its `Lora` and weight, 1 without; raises as `Lora.load`."""
-    from plugins.diffusion.io.lora import Lora
-
     name, colon, number = option.rpartition(":")
     if not colon or Path(option).exists() or name in ("hf", "http", "https"):
         return Lora.load(option), 1.0
@@ -130,10 +125,8 @@ def read_lora(option: str) -> tuple[Any, float]:
     return Lora.load(name), weight
 
 
-def read_embedding(option: str) -> Any:
+def read_embedding(option: str) -> TextualInversion:
     """ "WORD=FILE" or "FILE" -> its `TextualInversion`."""
-    from plugins.diffusion.io.textual_inversion import TextualInversion
-
     word, equals, name = option.partition("=")
     if not equals or Path(option).exists():
         return TextualInversion.load(option)
@@ -170,8 +163,8 @@ def images(
     command: Generate,
     files: BaseFiles,
     request: Request,
-    loras: Sequence[tuple[Any, float]],
-    embeddings: Sequence[Any],
+    loras: Sequence[tuple[Lora, float]],
+    embeddings: Sequence[TextualInversion],
 ) -> Images:
     """Loads the weights, then generates one image after the other."""
     setup()
@@ -179,11 +172,7 @@ def images(
     pipeline = from_files(files, command.dtype).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0
-    mesh = None
-    if devices > 1 and divides:
-        from common.training.mesh import make_mesh
-
-        mesh = make_mesh()
+    mesh = make_mesh() if devices > 1 and divides else None
     branches = 1 if not request.guided else 3 if files.base.task == EDITING else 2
     rows = count * branches * request.height * request.width // files.base.unit**2
     slow = files.components["unet"].parameters * rows * request.calls > SLOW and jax.default_backend() == "cpu"

@@ -23,9 +23,7 @@ def info(command: Info) -> None:
         return
     files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
     rows = describe(files)
-    networks = {
-        name: {"parameters": network.parameters, "dtype": network.dtype} for name, network in files.components.items()
-    }
+    networks = {kind: {"parameters": one.parameters, "dtype": one.dtype} for kind, one in files.components.items()}
     text = "\n".join([str(files.path), *(f"{name:14}{line}" for name, line in rows.items())])
     command.write(text, {"base": str(files.path), "networks": networks, "about": rows})
 

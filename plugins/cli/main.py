@@ -21,7 +21,6 @@ import sys
 from common import terminal
 from plugins.cli import commands
 
-PROGRAM = "plugins"
 # Each command's options, and the function that carries it out; its module is imported when it is called.
 COMMANDS: dict[str, tuple[type, str]] = {
     "generate": (commands.Generate, ".generate"),
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
     terminal.dispatch(
-        PROGRAM,
+        "plugins",
         sys.argv[1:] if arguments is None else arguments,
         COMMANDS,
         package=__package__,

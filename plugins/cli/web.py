@@ -27,7 +27,7 @@ PROMPT_ALONE, PLUG_AND_PLAY = "prompt alone", "plug_and_play"
 MOST_SEEDS, MOST_STEPS = 4, 50
 # Parameters; up to here the bar moves batch by batch, as compiled functions that report their steps are not cached.
 SMALL = 50_000_000
-APPLE = str(EXAMPLES / "apple.png")
+APPLE = EXAMPLES / "apple.png"
 
 Image = Float[np.ndarray, "h w 3"]
 
@@ -97,9 +97,7 @@ class Studio:
                     step(number * total + done, len(chosen) * total)
 
                 rows = np.concatenate(list(self.pipeline.run(checked, progress=show, stepwise=self.stepwise)))
-                images += [
-                    (to_uint8(row), f"{method}, seed {one}") for row, one in zip(rows, seeds_of_all, strict=True)
-                ]
+                images += [(to_uint8(row), f"{method}, seed {n}") for row, n in zip(rows, seeds_of_all, strict=True)]
         return gr.Gallery(images, columns=int(seeds)), f"{self.about}, {int(steps)} steps"
 
     def controls(self, method: str, source: Image, strength: float) -> list[Any]:
@@ -139,9 +137,8 @@ def page(command: Web) -> gr.Blocks:
                     visible=bool(studio.networks),
                 )
                 prompt = gr.Textbox("green apple, 3d emoji", label="Prompt", max_length=1000)
-                chosen = gr.CheckboxGroup(
-                    studio.methods, value=[*studio.networks, PROMPT_ALONE][:1], label="Controls, to compare"
-                )
+                first = [*studio.networks, PROMPT_ALONE][:1]
+                chosen = gr.CheckboxGroup(studio.methods, value=first, label="Controls, to compare")
                 strength = gr.Slider(0, 1.5, 1, step=0.05, label="Strength")
                 seeds = gr.Slider(1, MOST_SEEDS, 2, step=1, label="Images of each")
                 with gr.Accordion("More", open=False):
@@ -155,8 +152,8 @@ def page(command: Web) -> gr.Blocks:
             with gr.Column(scale=3, min_width=320):
                 results = gr.Gallery(label="Images", height="auto", object_fit="contain")
                 about = gr.Markdown(studio.about, elem_classes="hint")
-                if (EXAMPLES / "apple.png").is_file():
-                    gr.Examples([[APPLE, "green apple, 3d emoji"]], [drawing, prompt], label="An example")
+                if APPLE.is_file():
+                    gr.Examples([[str(APPLE), "green apple, 3d emoji"]], [drawing, prompt], label="An example")
         inputs = [drawing, prompt, chosen, strength, seeds, negative, guidance, steps, seed]
         for event in (drawing.change, drawing.upload):
             event(studio.conditions, drawing, condition, show_progress="hidden", trigger_mode="always_last")

@@ -17,6 +17,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
@@ -61,15 +62,9 @@ def find_holistic(image: Float[np.ndarray, "h w 3"]) -> Landmarks:
 
 def distinct(faces: Float[np.ndarray, "n 478 3"]) -> Float[np.ndarray, "m 478 3"]:
     """The faces without those whose box overlaps an earlier one's: greedy non-maximum suppression."""
-    box = boxes(faces)
-    area = np.prod(box[:, 2:] - box[:, :2], axis=-1)
-    kept: list[int] = []
-    for i in range(len(faces)):
-        low, high = np.maximum(box[i, :2], box[kept, :2]), np.minimum(box[i, 2:], box[kept, 2:])
-        common = np.prod(np.maximum(high - low, 0), axis=-1)
-        if (common <= OVERLAP * (area[i] + area[kept] - common)).all():
-            kept.append(i)
-    return faces[kept]
+    low, high = np.split(boxes(faces), 2, axis=1)
+    scores = np.arange(len(faces), 0.0, -1.0).tolist()  # an earlier face comes first
+    return faces[list(cv2.dnn.NMSBoxes(np.hstack([low, high - low]).tolist(), scores, 0.0, OVERLAP))]
 
 
 def squares(height: int, width: int, divisor: int) -> Iterator[tuple[int, int, int, int]]:
@@ -145,6 +140,5 @@ def _face_mesh(confidence: float) -> Any:
 @functools.cache
 def _holistic() -> Any:
     # The package holds only the models of complexity 1; 0 and 2 would be downloaded.
-    return require_mediapipe().solutions.holistic.Holistic(
-        static_image_mode=True, model_complexity=1, refine_face_landmarks=True
-    )
+    options = {"static_image_mode": True, "model_complexity": 1, "refine_face_landmarks": True}
+    return require_mediapipe().solutions.holistic.Holistic(**options)

@@ -21,7 +21,7 @@ from jaxtyping import Float
 
 from common.data.arrays import open_arrays
 from common.io.files import atomic_output, require_file
-from common.io.json_text import parse_json
+from common.io.tensor_files import read_json
 from plugins.conditions.connections import FACE_POINTS, FACE_SWAP, HAND_POINTS, HAND_SWAP, POSE_POINTS, POSE_SWAP
 
 SUFFIXES = (".json", ".npz")
@@ -77,12 +77,7 @@ def read_landmarks(path: str | Path) -> Landmarks:
         with open_arrays(path) as arrays:
             fields = dict(arrays)
     else:
-        try:
-            fields = parse_json(path.read_text("utf-8"))
-        except ValueError as error:  # not UTF-8, or not JSON
-            raise ValueError(f"{path} is not JSON ({error}); write the landmarks again") from None
-    if not isinstance(fields, dict):
-        raise ValueError(f"{path}: expected an object with {', '.join(SHAPES)}, found a {type(fields).__name__}")
+        fields = read_json(path)
     return Landmarks.of(fields, str(path))
 
 

@@ -23,7 +23,6 @@ from common.io.images import check_image
 
 Image = Float[np.ndarray, "h w 3"]
 
-
 CONDITIONS = {  # kind -> the module with a function of that name
     "canny": "canny",
     "face": "drawing",

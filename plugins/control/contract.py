@@ -191,10 +191,9 @@ class StaticNetwork(NamedTuple):
         if network.every_step:
             output = self._computed(network, arrays.encoded, rows, active)
         else:
-            output = network(arrays.encoded, rows.x[:, 0], rows.step.t, rows.conditioning.context[:, 0])
-            output = jax.tree.map(lambda tensor: tensor[:, None], output)
+            output = ControlOutput(jax.tree.map(lambda feature: feature[:, None], arrays.encoded))
         output = output.scaled(arrays.gains if self.always else jnp.where(active, arrays.gains, 0))
-        return Effect(self.branches, output.level_features, output.skip_residuals, output.mid_residual)
+        return Effect(self.branches, *output)
 
     def _computed(self, network: ControlNetwork, encoded: Any, rows: Rows, active: Array) -> ControlOutput:
         """The output for these latents, `b k h w c`; zeros without any computation outside of the interval."""
@@ -247,9 +246,7 @@ def check_settings(
     if len(levels) != num_outputs:
         raise ValueError(f"levels has {len(levels)} factors; this control has {num_outputs} outputs, give one for each")
     if len(steps) != 2 or not 0 <= steps[0] < steps[1] <= 1:
-        raise ValueError(
-            f"steps={tuple(steps)} is no interval of the run: (0, 1) is all of it, (0, 0.5) its first half"
-        )
+        raise ValueError(f"steps={tuple(steps)} is no interval of the run: (0, 1) is all, (0, 0.5) its first half")
 
 
 def check_condition(image: Float[np.ndarray, "b h w 3"], request: Any) -> None:

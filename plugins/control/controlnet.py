@@ -42,7 +42,7 @@ from plugins.diffusion.networks import unet_config
 from plugins.diffusion.networks.layers import Conv, silu
 from plugins.diffusion.networks.unet import TimeEmbeddings, UNet
 from plugins.diffusion.networks.unet_blocks import MidLevel, down_levels, go_down, whole
-from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
+from plugins.diffusion.networks.unet_config import EncoderConfig, UNetConfig
 
 UNET_OPTIONS = ("act_fn", "class_embed_type", "downsample_padding", "encoder_hid_dim")
 UNET_OPTIONS += ("encoder_hid_dim_type", "mid_block_scale_factor", "num_attention_heads")
@@ -58,28 +58,12 @@ COPIED = ("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_bloc
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlNetConfig(ControlConfig):
+class ControlNetConfig(EncoderConfig, ControlConfig):
     """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's."""
 
     architecture: ClassVar[str] = "ControlNetModel"
     fixed: ClassVar[Mapping[str, Sequence]] = FIXED
 
-    # Those of the UNet that it controls, as in `UNetConfig`.
-    in_channels: int = 4
-    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)
-    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])
-    layers_per_block: int = 2
-    cross_attention_dim: int = 768
-    attention_head_dim: int | Sequence[int] = 8
-    norm_num_groups: int = 32
-    norm_eps: float = 1e-5
-    use_linear_projection: bool = False
-    transformer_layers_per_block: int | Sequence[int] = 1
-    flip_sin_to_cos: bool = True
-    freq_shift: int | float = 0
-    addition_embed_type: str | None = None
-    addition_time_embed_dim: int | None = None
-    projection_class_embeddings_input_dim: int | None = None
     # Widths of the hint encoder. The image is halved between them: four make 8 pixels per latent pixel.
     conditioning_embedding_out_channels: Sequence[int] = HINT_WIDTHS
     controlnet_conditioning_channel_order: str = "rgb"  # "bgr" if trained on images as OpenCV reads them
@@ -88,21 +72,13 @@ class ControlNetConfig(ControlConfig):
     global_pool_conditions: bool = False
 
     def __post_init__(self):
-        json_config.freeze_lists(self)
+        super().__post_init__()
         hints, order = self.conditioning_embedding_out_channels, self.controlnet_conditioning_channel_order
         rules = [
             (isinstance(hints, tuple) and positive(hints), "conditioning_embedding_out_channels are positive"),
             (order in CHANNEL_ORDERS, f"controlnet_conditioning_channel_order is {' or '.join(CHANNEL_ORDERS)}"),
         ]
         json_config.check(self, rules)
-        _ = self.encoder  # checks the rest
-
-    @property
-    def encoder(self) -> UNetConfig:
-        """A UNet with this encoder."""
-        up: dict[str, str] = dict(zip(DOWN_TYPES, UP_TYPES, strict=True))
-        up_types = tuple(up.get(kind, kind) for kind in self.down_block_types[::-1])
-        return UNetConfig(**_shared_fields(self, UNetConfig), up_block_types=up_types)
 
     @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> ControlNetConfig:
@@ -111,7 +87,8 @@ class ControlNetConfig(ControlConfig):
         if halvings < 0 or halvings != int(halvings):
             raise ValueError(f"reduction={reduction}: a hint encoder halves the image; choose 1, 2, 4, 8, ...")
         hints = (HINT_WIDTHS + HINT_WIDTHS[-1:] * int(halvings))[: int(halvings) + 1]
-        return cls(**_shared_fields(unet, cls), conditioning_embedding_out_channels=hints)
+        shared = {field.name: getattr(unet, field.name) for field in dataclasses.fields(EncoderConfig)}
+        return cls(**shared, conditioning_embedding_out_channels=hints)
 
 
 class ControlNet(ControlNetwork, TimeEmbeddings):
@@ -122,16 +99,15 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
     every_step: ClassVar[bool] = True
 
     def __init__(self, config: ControlNetConfig, *, rngs: nnx.Rngs):
-        encoder = config.encoder
-        widths = encoder.block_out_channels
-        skips = [width for _, _, width in encoder.skip_shapes(1, 1)]
+        widths = config.block_out_channels
+        skips = [width for _, _, width in config.skip_shapes(1, 1)]
         self.config, self.num_outputs, self.prompt_only = config, len(skips) + 1, config.global_pool_conditions
         self.reduction = 2 ** (len(config.conditioning_embedding_out_channels) - 1)
-        self.conv_in = Conv(encoder.in_channels, widths[0], padding=1, rngs=rngs)
-        self.make_time_layers(encoder, rngs=rngs)
+        self.conv_in = Conv(config.in_channels, widths[0], padding=1, rngs=rngs)
+        self.make_time_layers(config, rngs=rngs)
         self.controlnet_cond_embedding = HintEncoder(config, rngs=rngs)
-        self.down_blocks = nnx.List(down_levels(encoder, rngs=rngs))
-        self.mid_block = MidLevel(encoder, rngs=rngs)
+        self.down_blocks = nnx.List(down_levels(config, rngs=rngs))
+        self.mid_block = MidLevel(config, rngs=rngs)
         self.controlnet_down_blocks = nnx.List([zero_conv(width, width, rngs=rngs) for width in skips])
         self.controlnet_mid_block = zero_conv(widths[-1], widths[-1], rngs=rngs)
 
@@ -185,15 +161,14 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         """Residuals of all skips and the middle, computed in the type of the latents."""
         config, stage = self.config, rematerialised if remat else whole
         t, context = jnp.broadcast_to(t, x.shape[:1]), context.astype(x.dtype)
-        time = self.embedded_time(config.encoder, t, x.dtype, None, pooled, sizes)
+        time = self.embedded_time(config, t, x.dtype, None, pooled, sizes)
         x = self.conv_in(x) + encoded.astype(x.dtype)
         x, skips = go_down(self.down_blocks, x, time, context, [None] * len(self.down_blocks), stage)
         middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
         residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
         if config.global_pool_conditions:
-            *residuals, middle = (
-                jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle)
-            )
+            averaged = (jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle))
+            *residuals, middle = averaged
         return ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
 
 
@@ -215,12 +190,6 @@ class HintEncoder(nnx.Module):
         for block in self.blocks:
             x = silu(block(x))
         return self.conv_out(x)
-
-
-def _shared_fields(config: Any, other: type) -> dict[str, Any]:
-    """The fields of `config` that the class `other` has too."""
-    names = {field.name for field in dataclasses.fields(other)}
-    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config) if field.name in names}
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2), compiler_options=COMPILE_FAST)

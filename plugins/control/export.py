@@ -22,11 +22,11 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from common.io.files import atomic_output
 from common.io.tensor_files import write_tensors
 from plugins.control.contract import ControlNetwork, encode
+from plugins.diffusion.compiled import split
 from plugins.diffusion.programs import FEATURE
 from plugins.formats.program import Input, Program
 
@@ -53,8 +53,7 @@ def save_features(
     images = network.on(picture, strength=strength).picture
     _, height, width, _ = images.shape
     _check_exportable(network, height, width)
-    graph, params = nnx.split(network)
-    features = encode(graph, nnx.to_pure_dict(params), jnp.asarray(images))
+    features = encode(*split(network), jnp.asarray(images))
     tensors = {
         FEATURE.format(level): np.ascontiguousarray(strength * np.asarray(feature, np.float32).transpose(0, 3, 1, 2))
         for level, feature in enumerate(features)
@@ -68,10 +67,8 @@ def save_features(
 
 def _check_exportable(network: ControlNetwork, height: int, width: int) -> None:
     if network.every_step:
-        raise ValueError(
-            f"a {type(network).__name__} runs in every step beside the UNet and is no program by itself; export a"
-            " MediaPipePlugin or a T2IAdapter, which run once per image"
-        )
+        found = f"a {type(network).__name__} runs in every step beside the UNet and is no program by itself"
+        raise ValueError(f"{found}; export a MediaPipePlugin or a T2IAdapter, which run once per image")
     unit = network.reduction
     if height < 1 or width < 1 or height % unit or width % unit:
         raise ValueError(f"the image is {width}x{height}: this network takes sides that are multiples of {unit}")

@@ -39,6 +39,7 @@ from jaxtyping import Array, Float
 
 from common.io.image_preparation import ImagePreparation
 from common.io.tensor_files import TensorFiles, about
+from common.io.torch_file import read_torch
 from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 from common.nn.vision_transformer import ImageEncoder
@@ -152,10 +153,8 @@ class IPAdapter(nnx.Module):
         found = vision.projection_dim if config.hidden is None else vision.hidden_size
         if found != config.source:
             what = "embeddings" if config.hidden is None else "states"
-            raise ValueError(
-                f"the adapter reads image {what} of {config.source}, the image encoder's have {found}; give the image"
-                " encoder that the adapter was trained with"
-            )
+            wrong = f"the adapter reads image {what} of {config.source}, the image encoder's have {found}"
+            raise ValueError(f"{wrong}; give the image encoder that the adapter was trained with")
         self.config, self.weights, self.tower, self.prepare = config, weights, tower, prepare
 
     def encode(self, pictures: Float[Array, "b s s 3"]) -> list[tuple[Float[Array, "_ m c"], Float[Array, "_ m c"]]]:
@@ -202,10 +201,9 @@ class ImagePrompt:
         widths = tuple(width for _, width, _ in cross_attentions(unet))
         if (config.context, config.widths) != (unet.cross_attention_dim, widths):
             found = f"text states of {config.context} and {len(config.widths)} cross-attentions"
-            raise ValueError(
-                f"this IP-Adapter has {found}, the base {unet.cross_attention_dim} and {len(widths)}"
-                f" {'of other widths; ' if len(widths) == len(config.widths) else '; '}use one made for this base"
-            )
+            own = f"{unet.cross_attention_dim} and {len(widths)}"
+            own += " of other widths" * (len(widths) == len(config.widths))
+            raise ValueError(f"this IP-Adapter has {found}, the base {own}; use one made for this base")
         if len(self.prepared) not in (1, len(request.seeds)):
             count = f"{len(self.prepared)} image prompts for {len(request.seeds)} images"
             raise ValueError(f"{count}; give one for all, or one for each")
@@ -259,12 +257,10 @@ class CrossAttention(NamedTuple):
                 queries[layer] = value
                 return value
             i, heads = known[layer]
-            q, k, v = (
-                a.reshape(*a.shape[:2], heads, -1) for a in (queries.pop(layer), *map(of_rows, arrays.encoded[i]))
-            )
-            extra = attend(q, k.astype(q.dtype), v.astype(q.dtype)).reshape(
-                len(rows.x), len(gains), -1, value.shape[-1]
-            )
+            inputs = (queries.pop(layer), *map(of_rows, arrays.encoded[i]))
+            q, k, v = (a.reshape(*a.shape[:2], heads, -1) for a in inputs)
+            extra = attend(q, k.astype(q.dtype), v.astype(q.dtype))
+            extra = extra.reshape(len(rows.x), len(gains), -1, value.shape[-1])
             return value + (gains.astype(q.dtype)[:, None, None] * extra).reshape(value.shape)
 
         return Effect(tap=tap)
@@ -294,14 +290,9 @@ def load_ip_adapter(path: str | Path, image_encoder: str | Path | None = None, d
 
     Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""
     path = Path(path)
-    if path.suffix.lower() == ".bin":
-        from common.io.torch_file import read_torch
-
-        stored: Any = read_torch(path)
-        shapes = {key: value.shape for key, value in stored.items()}
-    else:
-        stored = TensorFiles(path)
-        shapes = {key: stored.shape(key) for key in stored}
+    pickled = path.suffix.lower() == ".bin"
+    stored: Any = read_torch(path) if pickled else TensorFiles(path)
+    shapes = {key: stored[key].shape if pickled else stored.shape(key) for key in stored}
     with about(path):
         config = infer_config(shapes)
         weights = fill(AdapterWeights, config, Renamed(stored, {_name(key): Origin(key) for key in stored}), dtype)

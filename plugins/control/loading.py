@@ -19,16 +19,18 @@ import jax.numpy as jnp
 from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
 from common.weights.remote import local
 from common.weights.torch_names import dtype_name, fill, state_dict
-from plugins import control
+from plugins.control import single_file
 from plugins.control.contract import ControlNetwork
+from plugins.control.controlnet import ControlNet
+from plugins.control.mediapipe import MediaPipePlugin
+from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion.io.base import WEIGHTS
-from plugins.diffusion.io.components import CONFIG, write_network
+from plugins.diffusion.io.components import CONFIG, STEM, write_network
 from plugins.diffusion.io.porting import Origin, Renamed
 
-STEM = "diffusion_pytorch_model"
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
-# `_class_name` in config.json -> class in `plugins.control`, whose module is imported when it is first read.
-NETWORKS = {"ControlNetModel": "ControlNet", "T2IAdapter": "T2IAdapter", "MediaPipePlugin": "MediaPipePlugin"}
+# By `_class_name` in config.json.
+NETWORKS = {network.config_class.architecture: network for network in (ControlNet, T2IAdapter, MediaPipePlugin)}
 
 
 def shipped_names(weights: Path = WEIGHTS) -> list[str]:
@@ -40,9 +42,7 @@ def find(name_or_path: str | Path, variant: str | None = None, weights: Path = W
     """The folder of a shipped name, the path itself, or that of an address, of which `variant` is fetched. Raises
     FileNotFoundError, which lists the names, and as `common.weights.remote.local`."""
     names = shipped_names(weights)
-    if str(name_or_path) in names:
-        return weights / name_or_path
-    path = local(name_or_path, variant)
+    path = weights / name_or_path if str(name_or_path) in names else local(name_or_path, variant)
     if not path.exists():
         choices = f"a folder of diffusers, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names)})"
         raise FileNotFoundError(f"no control {str(path)!r}: give {choices}")
@@ -82,8 +82,8 @@ def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, 
 
     `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
     exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
-    if type(network).__name__ not in NETWORKS.values():
-        known = ", ".join(NETWORKS.values())
+    if type(network) not in NETWORKS.values():
+        known = ", ".join(known.__name__ for known in NETWORKS.values())
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
@@ -98,24 +98,20 @@ def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[type[C
     found = str(fields.get("_class_name") or fields.get("architectures") or fields.get("model_type"))
     if found not in NETWORKS:
         raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found {found}; name another folder")
-    network, stored = getattr(control, NETWORKS[found]), TensorFiles(*find_weights(folders[0], STEM, variant))
+    network, stored = NETWORKS[found], TensorFiles(*find_weights(folders[0], STEM, variant))
     stored.check()
     config = config or network.config_class.from_json(fields)
     return network, config, Renamed(stored, {key: Origin(key) for key in stored})
 
 
 def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Renamed]:
-    from plugins.control import single_file
-
     stored = TensorFiles(path)
     stored.check()
     name = single_file.class_name(stored)
     if name is None:
         heads = ", ".join(sorted({key.split(".")[0] for key in stored})[:5])
-        raise ValueError(
-            f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another file"
-        )
-    network, tensors = getattr(control, NETWORKS[name]), Renamed(stored, single_file.origins(name, stored))
+        raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another")
+    network, tensors = NETWORKS[name], Renamed(stored, single_file.origins(name, stored))
     if config is None:
         beside = path.parent / CONFIG
         fields = read_json(beside) if beside.is_file() else {}

@@ -92,9 +92,7 @@ class PlugAndPlay:
         """Raises ValueError unless it fits the base and the request."""
         check_condition(self.picture, request)
         if base.unet.in_channels != base.unet.out_channels or base.distilled:
-            raise ValueError(
-                f"Plug-and-Play inverts a base that makes images of text alone, not {base.task}; use another"
-            )
+            raise ValueError(f"Plug-and-Play needs a base that makes images of text, not {base.task}; use another")
         count = len(self.injection_layers(base.unet))
         if self.levels is not None and len(self.levels) != count:
             raise ValueError(f"levels has {len(self.levels)} factors; Plug-and-Play has {count} layers in this base")

@@ -94,9 +94,7 @@ class T2IAdapterConfig(ControlConfig):
         if adapter_type != LIGHT:
             return cls(channels=widths, downscale_factor=reduction, adapter_type=adapter_type)
         if len(widths) < 2 or widths[-1] != widths[-2]:
-            raise ValueError(
-                f"a light adapter's last two levels have one width, the UNet's are {widths}; choose {FULL}"
-            )
+            raise ValueError(f"a light adapter's last two levels are as wide, the UNet's are {widths}; choose {FULL}")
         return cls(channels=widths[:-1], num_res_blocks=4, downscale_factor=reduction, adapter_type=LIGHT)
 
 

@@ -15,7 +15,7 @@ The same seed gives the same batches for any number of threads and processes. Th
 and after `set_state` the very next batch follows.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -25,13 +25,15 @@ import numpy as np
 from jaxtyping import Float, UInt8
 
 from common.io.clip_tokenizer import Tokenizer
-from common.training.batches import batches
+from common.io.images import from_uint8
+from common.training.batches import Batched
 from plugins.conditions.registry import make, maker_of
 from plugins.data.crop import Frame
 from plugins.data.latent_cache import Cache
 from plugins.data.record import Record, Source
 
 Batch = dict[str, Any]
+Image = Float[np.ndarray, "h w 3"]
 
 
 class Example(NamedTuple):
@@ -43,7 +45,7 @@ class Example(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PictureBatches(ABC):
+class PictureBatches(Batched):
     """The options that all sources share."""
 
     split: str = "train"  # of the source
@@ -54,14 +56,12 @@ class PictureBatches(ABC):
     mirror: bool = False  # flip every second image, where the caption allows it
     latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images
     length: int = 24  # tokens of a caption, start and end included
-    batch_size: int = 64  # images per batch, over all processes
-    threads: int = 1  # readers inside this process
-    buffer: int = 8  # batches that they prepare ahead
+    batch_size: int = 64
 
     def __post_init__(self) -> None:
-        for name, least in {"batch_size": 1, "threads": 1, "buffer": 1, "length": 3}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} {getattr(self, name)} must be {least} or more")
+        super().__post_init__()
+        if self.length < 3:
+            raise ValueError(f"length {self.length} must be 3 or more")
         if not 0 <= self.drop <= 1:
             raise ValueError(f"drop {self.drop} is a probability: it must be in [0, 1]")
         for name, ends in self.vary.items():
@@ -98,26 +98,20 @@ class PictureBatches(ABC):
         """The names of the images with these ids."""
         return [self.source[int(number)].stored.name for number in ids]
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (defaults: JAX's). Raises FileNotFoundError,
-        ImportError for missing files or extras; ValueError for an empty split, or a batch that is larger than the split
-        or cannot be divided."""
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """The endless examples of this seed. Raises FileNotFoundError, ImportError for missing files or extras;
+        ValueError for an empty split, or a batch that is larger than the split."""
         ids, *_ = self.ids, self.text, self.cache  # fails early on missing files
         if self.batch_size > len(ids):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(ids)} images of the split: lower it")
-        dataset = grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(self._prepare)
-        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+        return grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(self._prepare)
 
     def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
         """An image of the source; with `rng` its crop may be random."""
         record = self.source[number]
         return Example(record, record.image)
 
-    def conditioned(
-        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
-    ) -> Float[np.ndarray, "h w 3"]:
+    def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """The condition of an example; without `rng`, varied options take the middle of their range."""
         if self.condition is None:
             raise ValueError("condition is null: name one, such as condition=canny")
@@ -141,6 +135,6 @@ class PictureBatches(ABC):
         return {"tokens": self.text(caption, self.length)[0]}
 
 
-def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Float[np.ndarray, "h w 3"]:
+def as_float(image: UInt8[np.ndarray, "h w 3"], flip: bool) -> Image:
     """The image in [0, 1], flipped left to right if `flip`."""
-    return (image[:, ::-1] if flip else image).astype(np.float32) / 255
+    return from_uint8(image[:, ::-1] if flip else image)

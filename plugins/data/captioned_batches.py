@@ -32,6 +32,7 @@ class CaptionedConfig(PictureBatches):
     tag: float | int = 0.3  # probability of a tag in the caption
     plain: float | int = 0.1  # probability of no style in it
     mirror: bool = field(default=True, kw_only=True)
+    threads: int = field(default=1, kw_only=True)
     states: bool = False  # read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0
 
     def __post_init__(self) -> None:

@@ -32,10 +32,8 @@ class Frame(NamedTuple):
         (height, width), (old_height, old_width) = shape[:2], self.size
         difference = abs(height * old_width - width * old_height)  # 0 for the very same aspect ratio
         if difference > max(TOLERANCE * width * old_height, *self.size):
-            raise ValueError(
-                f"its condition of {width}x{height} pixels has another aspect ratio than its {old_width}x{old_height};"
-                " make it of the whole image"
-            )
+            found = f"its condition of {width}x{height} has another aspect ratio than its {old_width}x{old_height}"
+            raise ValueError(f"{found}; make it of the whole image")
         y, x = height / old_height, width / old_width
         tall, wide = max(1, round(self.height * y)), max(1, round(self.width * x))
         top, left = min(round(self.top * y), height - tall), min(round(self.left * x), width - wide)

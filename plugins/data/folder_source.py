@@ -39,10 +39,8 @@ class FolderPictures(Source):
         conditions = {kind.name: _by_stem(kind, READABLE) for kind in sorted(folder.glob(f"{CONDITIONS}/*/"))}
         for kind, found in conditions.items():
             if found and found.keys().isdisjoint(paths):
-                raise ValueError(
-                    f"{folder / CONDITIONS / kind}: none of its {len(found)} images, such as {next(iter(found))!r},"
-                    f" has the name of one in {images}; give each the name of its image"
-                )
+                stray = f"{folder / CONDITIONS / kind}: none of its {len(found)} images, such as {next(iter(found))!r}"
+                raise ValueError(f"{stray}, has the name of one in {images}; give each the name of its image")
         texts = _by_stem(images, (".txt",), skip=(CONDITIONS, TEXTS)) | _by_stem(folder / TEXTS, (".txt",))
         records = []
         for key, path in paths.items():

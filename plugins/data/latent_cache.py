@@ -30,6 +30,7 @@ from tyro.conf import Positional
 from common import terminal
 from common.data.arrays import check_whole, mapped
 from common.io.files import atomic_folder, check_output_folder
+from common.io.images import from_uint8
 from common.io.tensor_files import read_json
 from plugins.data import Source, open_source
 from plugins.data.captioned import CaptionedPictures
@@ -88,7 +89,7 @@ def _write_latents(vae: Autoencoder, source: Source, size: int | None, folder: P
         images = np.stack([cut(image, square(image.shape), size) for image in images])
         images = np.concatenate([images, np.zeros((batch - len(images), *images.shape[1:]), np.uint8)])  # one shape
         for flip, image in enumerate((images, images[:, :, ::-1])):
-            found = [np.asarray(x)[: rows.stop - start] for x in encode(state, image.astype(np.float32) / 255)]
+            found = [np.asarray(x)[: rows.stop - start] for x in encode(state, from_uint8(image))]
             mean[rows, flip], std[rows, flip] = found
             squares += sum(np.sum(np.square(x, dtype=np.float64)) for x in found)
             total += np.sum(found[0], dtype=np.float64)

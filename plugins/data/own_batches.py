@@ -15,13 +15,13 @@ from typing import Literal
 
 import grain
 import numpy as np
-from jaxtyping import Float
 
 from common.data.stored import Stored
 from common.io.clip_tokenizer import Tokenizer
+from common.io.images import from_uint8
 from plugins.conditions.registry import CONDITIONS, mirror
 from plugins.data import open_source
-from plugins.data.batches import Example, PictureBatches
+from plugins.data.batches import Example, Image, PictureBatches
 from plugins.data.captioned import is_sided
 from plugins.data.crop import cut, square
 from plugins.data.latent_cache import Cache
@@ -43,7 +43,6 @@ class OwnPicturesConfig(PictureBatches):
     crop: Literal["centre", "random"] = "centre"  # random: along the longer side. Latents are of the centre
     stored: bool | None = None  # True: the stored condition images, False: made of the images, None: stored if there
     tokenizer: str | None = None  # a base (folder, file, shipped name), or a vocabulary's folder; None: the shipped one
-    threads: int = field(default=2, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -85,14 +84,12 @@ class OwnPicturesConfig(PictureBatches):
     def cache(self) -> Cache | None:
         return None if self.latents is None else Cache(Path(self.latents), len(self.source), size=self.size)
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """As `PictureBatches.batches`; ValueError also for a missing condition image, if all have to be stored."""
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """As `PictureBatches.dataset`; ValueError also for a missing condition image, if all have to be stored."""
         if self.condition is not None and self.stored:
             for number in self.ids:
                 self._stored_condition(self.source[number], self.condition)
-        return super().batches(seed, process_index, process_count)
+        return super().dataset(seed)
 
     def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
         record = self.source[number]
@@ -100,9 +97,7 @@ class OwnPicturesConfig(PictureBatches):
         frame = square(image.shape, rng if self.crop == "random" else None)
         return Example(record, cut(image, frame, self.size), frame)
 
-    def conditioned(
-        self, example: Example, flip: bool = False, rng: np.random.Generator | None = None
-    ) -> Float[np.ndarray, "h w 3"]:
+    def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """As `PictureBatches.conditioned`, or the stored one. ValueError names the image's key."""
         record, kind, frame = example.record, self.condition, example.frame
         stored = None if kind is None else self._stored_condition(record, kind)
@@ -110,7 +105,7 @@ class OwnPicturesConfig(PictureBatches):
             if kind is None or stored is None or frame is None:
                 return super().conditioned(example, flip, rng)
             whole = stored.decode()
-            part = cut(whole, frame.within(whole.shape), self.size).astype(np.float32) / 255
+            part = from_uint8(cut(whole, frame.within(whole.shape), self.size))
             return mirror(kind, part) if flip else part
         except ValueError as error:
             raise ValueError(f"picture {record.key}: {error}") from error

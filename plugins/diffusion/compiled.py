@@ -278,13 +278,14 @@ class CompiledFunctions:
         """A control network's graph and parameters, in the type and on the devices of a run; cached while the network
         lives, for the last type and mesh."""
         graph, own = split(network)
-        wanted = (None if dtype is None else dtype_name(dtype), mesh)
+        where = (None if dtype is None else dtype_name(dtype), mesh)
+        wanted = (*where, *map(id, jax.tree.leaves(own)))  # the very arrays: it may have been trained since
         cached = self._controls.get(network)
-        if cached is None or cached[0] != wanted or not _identical(cached[1], own):  # it may have been trained since
+        if cached is None or cached[0] != wanted:
             self._controls.pop(network, None)
             while len(self._controls) >= MAX_CONTROLS:
                 self._controls.pop(next(iter(self._controls)))
-            cached = self._controls[network] = (wanted, own, _place("control", own, *wanted))
+            cached = self._controls[network] = (wanted, own, _place("control", own, *where))
         return graph, cached[2]
 
 
@@ -292,12 +293,6 @@ def split(network: nnx.Module) -> tuple[Any, Tree]:
     """Graph, and parameters as a pure nested dict."""
     graph, state = nnx.split(network)
     return graph, nnx.to_pure_dict(state)
-
-
-def _identical(a: Tree, b: Tree) -> bool:
-    """Whether these hold the same array objects."""
-    leaves = jax.tree.leaves(a), jax.tree.leaves(b)
-    return len(leaves[0]) == len(leaves[1]) and all(x is y for x, y in zip(*leaves, strict=True))
 
 
 def _dtype(params: Tree) -> Any:

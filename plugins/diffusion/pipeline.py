@@ -38,7 +38,9 @@ from common.nn.text_encoder import TextEncoder
 from plugins.diffusion.compiled import CompiledFunctions, Layout, in_tiles, make_layout, reporting
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, load_networks, read_base, save_base
 from plugins.diffusion.io.components import KINDS
+from plugins.diffusion.io.lora import PARTS, Lora, Part, merged
 from plugins.diffusion.io.prompts import chunks
+from plugins.diffusion.io.textual_inversion import TextualInversion, with_rows, with_words
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.preview import LinearDecoder, Preview, fit_linear_decoder
@@ -153,9 +155,8 @@ class Pipeline:
         """Latents to small images for previews; None: the latents are pixels."""
         if self.vae is None:
             return None
-        return fit_linear_decoder(
-            functools.partial(self.compiled.encode_image, self.compiled.params()["vae"]), self.base.unit
-        )
+        encode = functools.partial(self.compiled.encode_image, self.compiled.params()["vae"])
+        return fit_linear_decoder(encode, self.base.unit)
 
     def __call__(
         self,
@@ -221,12 +222,10 @@ class Pipeline:
             config, base = preview.decoder.config, self.base
             if (config.latent_channels, config.reduction) != (base.channels, base.unit):
                 found = f"{config.latent_channels} channels at 1/{config.reduction} of the side"
-                raise ValueError(
-                    f"the preview's autoencoder has latents of {found}, the base {base.channels} at 1/{base.unit}"
-                )
-        layout = make_layout(
-            len(request.seeds), request.height, request.width, self.base.unit, batch, mesh, request.tile
-        )
+                own = f"{base.channels} at 1/{base.unit}"
+                raise ValueError(f"the preview's autoencoder has latents of {found}, the base {own}")
+        size = (request.height, request.width)
+        layout = make_layout(len(request.seeds), *size, self.base.unit, batch, mesh, request.tile)
         chosen = {**self.compiled.params(dtype, mesh), **(params or {})}
         return self._images(Run(self, request, chosen, layout, dtype, mesh), progress, preview, stepwise)
 
@@ -321,7 +320,7 @@ class Pipeline:
         with reporting(run.report, show) as callbacks:
             latents = self.compiled.denoise(
                 run.params["unet"],
-                *jax.tree.map(lambda array: jax.device_put(array, split), arrays),
+                *jax.device_put(arrays, split),
                 jnp.float32(request.guidance),
                 [arrays for _, arrays in prepared],
                 sources[0] if sources else None,
@@ -339,23 +338,19 @@ class Pipeline:
             )
             return np.asarray(latents)
 
-    def with_loras(self, loras: Sequence[tuple[Any, float]]) -> Pipeline:
+    def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> Pipeline:
         """A pipeline with each `Lora` merged, times its weight; this one is not changed."""
         if not loras:
             return self
-        from plugins.diffusion.io.lora import PARTS, Part, merged
-
         parts: list[Part] = [part for part in PARTS if getattr(self, part) is not None]
         return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
-    def with_embeddings(self, inversions: Sequence[Any]) -> Pipeline:
-        """A pipeline whose prompts may hold the words of these `TextualInversion`s; this one is not changed.
+    def with_embeddings(self, inversions: Sequence[TextualInversion]) -> Pipeline:
+        """A pipeline whose prompts may hold their words; this one is not changed.
 
         Raises ValueError for vectors of another base. A pipeline with words cannot be saved."""
         if not inversions:
             return self
-        from plugins.diffusion.io.textual_inversion import with_rows, with_words
-
         base = with_words(self.base, inversions)
         networks = {kind: with_rows(getattr(self, kind), kind, base, inversions) for kind, _, _ in base.texts}
         return dataclasses.replace(self, **networks, tokenizer=base.tokenizer, tokenizer_2=base.tokenizer_2)

@@ -65,8 +65,5 @@ def decoder_program(vae: Autoencoder, height: int, width: int) -> Program:
 
 def text_program(encoder: TextEncoder, tokens: int) -> Program:
     """Ids of so many tokens to the states that a UNet of Stable Diffusion 1.x and 2.x reads."""
-
-    def call(tokens: Array) -> tuple[Array, ...]:
-        return (encoder(tokens).last,)
-
-    return Program(call, {"tokens": Input((tokens,), jnp.int32)}, ("context",), "CLIP's text encoder: ids to states")
+    inputs = {"tokens": Input((tokens,), jnp.int32)}
+    return Program(lambda tokens: (encoder(tokens).last,), inputs, ("context",), "CLIP's text encoder: ids to states")

@@ -46,10 +46,10 @@ from common.evaluation.score_table import markdown
 from common.io.images import contact_sheet, from_uint8, shrink, to_uint8
 from common.perceptual.efficientnet import EfficientNet, load_efficientnet
 from common.training.mesh import make_mesh
-from plugins.data.captioned import CaptionedPictures, caption
+from plugins.data.captioned import CaptionedPictures
 from plugins.diffusion.compiled import chunk_size, in_chunks, make_layout
 from plugins.diffusion.io.base import read_base
-from plugins.diffusion.pipeline import Pipeline, load
+from plugins.diffusion.pipeline import Pipeline, from_files
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.denoising_task import SampleSheet
 from plugins.metrics.frechet import FEWEST, frechet_distance
@@ -74,9 +74,8 @@ class Real(NamedTuple):
         """All images of these splits. Raises as `CaptionedPictures`."""
         source = CaptionedPictures(folder)
         ids = [index for split in splits for index in source.split(split)]
-        entries = [source.entries[index] for index in ids]
-        captions = [caption(entry["label"], entry["style"]) for entry in entries]
-        return cls(source.images[ids], captions, [(entry["style"], entry["group"]) for entry in entries])
+        kinds = [(source.entries[index]["style"], source.entries[index]["group"]) for index in ids]
+        return cls(source.images[ids], [source[index].captions[0] for index in ids], kinds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +106,15 @@ class BaseQuality(Evaluation):
             raise ValueError(f"{count} images and {len(held.images)} held-out ones: a distance takes {FEWEST} or more")
         if not 0 <= self.seed <= 2**32 - count:
             raise ValueError(f"seed {self.seed}: it and the next {count} must be whole numbers from 0 to {2**32 - 1}")
-        base = read_base(weights).base
+        files = read_base(weights)
         captions = [held.captions[i % len(held.captions)] for i in range(count)]
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}
-        request = make_request(base, captions, seeds=range(self.seed, self.seed + count), **settings)
-        make_layout(count, request.height, request.width, base.unit, self.batch, make_mesh())  # checks `batch`
+        request = make_request(files.base, captions, seeds=range(self.seed, self.seed + count), **settings)
+        make_layout(count, request.height, request.width, files.base.unit, self.batch, make_mesh())  # checks `batch`
         if request.truncated:
             long, first = len(request.truncated), request.truncated[0]
             terminal.complain(f"warning: {long} captions are too long; the first: {first}")
-        pipeline = load(weights)
+        pipeline = from_files(files)
         images = generate(pipeline, request, held.images.shape[1], self.batch)
         shown = np.linspace(0, count - 1, min(ON_A_PAGE, count)).round().astype(int)  # evenly spaced, not chosen
         page = contact_sheet([from_uint8(images[i]) for i in shown], 8, [captions[int(i)] for i in shown])

@@ -106,15 +106,15 @@ class ControlComparison(HeldOutEvaluation):
     def evaluate(self, weights: str, output: Output) -> str:
         """Writes all rows; `weights` is one of `methods`, by interpolation in the config."""
         paths = self._paths()
-        base = bases.read_base(self.base).base
+        files = bases.read_base(self.base)
         self.prepare_metrics()
         held = self.held_out(self.count)
-        self.check_side(base, held)
+        self.check_side(files.base, held)
         for name, fewest in {"quality": NEIGHBOURS + 1, "clip": 2}.items():
             if getattr(self, name) is not None and len(held.prompts) < fewest:
                 rule = f"{name} takes {fewest} or more; raise evaluation.count, or set evaluation.{name}=null"
                 raise ValueError(f"{len(held.prompts)} held-out images: {rule}")
-        pipeline, methods = bases.load(self.base), [Method(BASE)]
+        pipeline, methods = bases.from_files(files), [Method(BASE)]
         for name, path in paths.items():
             title = PLUS + TITLES.get(name, name)
             methods.append(Method(title, inversion=self.inversion) if path is None else Method(title, load(path)))

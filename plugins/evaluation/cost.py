@@ -85,7 +85,7 @@ def base_cost(setting: Setting) -> Cost:
 def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
     """The cost with a ControlNet, a T2I-Adapter or a plugin."""
     graph, params = split(network)
-    once = count(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
+    once = count(functools.partial(contract.encode, graph), params, setting.picture)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
     return Cost(parameters, once, _call_work(setting, *network_parts(setting, network)))
 
@@ -94,11 +94,8 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     """The cost with Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
-
-    def path(params: Any, latents: Any, empty: Any) -> Any:
-        return reconstruct(graph, params, latents, empty, schedule=schedule, inversion=control.inversion, steps=steps)
-
-    encoded = count(lambda weights, picture: encode_image(encoder, weights, picture), weights, setting.picture)
+    path = functools.partial(reconstruct, graph, schedule=schedule, inversion=control.inversion, steps=steps)
+    encoded = count(functools.partial(encode_image, encoder), weights, setting.picture)
     once = encoded.plus(count(path, params, setting.latents, setting.states))
     return Cost(0, once, _call_work(setting, *plug_and_play_parts(setting, control, steps)))
 
@@ -106,7 +103,7 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
 def network_parts(setting: Setting, network: ControlNetwork) -> tuple[StaticControl, contract.Arrays]:
     """The static part of a steered call, and its arrays: the network's own parameters, else shapes."""
     graph, params = split(network)
-    encoded = jax.eval_shape(lambda params, picture: nnx.merge(graph, params).encode(picture), params, setting.picture)
+    encoded = jax.eval_shape(functools.partial(contract.encode, graph), params, setting.picture)
     static = StaticNetwork(graph, setting.branches(network.prompt_only), True)
     return static, contract.Arrays(params, encoded, shape(network.num_outputs), shape(), shape())
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from common import terminal
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
+from common.io.images import from_uint8
 from plugins.control.training.control_task import column_sheet
 from plugins.data.batches import PictureBatches
 from plugins.diffusion.io.base import Base
@@ -42,17 +43,15 @@ class HeldOutEvaluation(Evaluation):
         """The first images of the split in a fixed random order; fewer than `count` if the split has no more."""
         ids = self.data.ids
         examples = [self.data.example(ids[i]) for i in np.random.default_rng(0).permutation(len(ids))[:count]]
-        images = np.stack([example.image for example in examples]).astype(np.float32) / 255
+        images = from_uint8(np.stack([example.image for example in examples]))
         conditions = np.stack([self.data.conditioned(example) for example in examples])
         return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
 
     def check_side(self, base: Base, held: HeldOut) -> None:
         """Warns of images of another side than the base was trained at."""
         if (side := held.images.shape[1]) != base.side:
-            advice = "images are generated at their size; evaluation.data names others"
-            terminal.complain(
-                f"warning: the held-out images are {side} pixels a side, the base was trained at {base.side}: {advice}"
-            )
+            found = f"the held-out images are {side} pixels a side, the base was trained at {base.side}"
+            terminal.complain(f"warning: {found}: images are generated at their size; evaluation.data names others")
 
     def prepare_metrics(self) -> None:
         """Opens the metrics' files."""

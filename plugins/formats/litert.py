@@ -41,9 +41,8 @@ def litert(program: Program, weights: Weights = "float32", rows: int = 1) -> byt
         import tensorflow as tf
         from jax.experimental import jax2tf
     except ImportError as error:
-        raise ImportError(
-            f"LiteRT files are written by TensorFlow, which cannot be imported ({error}); {INSTALL}"
-        ) from error
+        found = f"TensorFlow cannot be imported ({error})"
+        raise ImportError(f"LiteRT files are written by TensorFlow: {found}; {INSTALL}") from error
     abstract = program.abstract(rows)
     lowered = jax2tf.convert(program.by_position, with_gradient=False, native_serialization_platforms=(LOWERED_FOR,))
     signature = [tf.TensorSpec(value.shape, value.dtype, name=name) for name, value in abstract.items()]

@@ -110,8 +110,8 @@ class Graph:
     def named(self, value: Any) -> str:
         """The name of a value as it is in JAX."""
         if isinstance(value, Lazy):
-            value = self.turned(value.value, TO_LAST) if value.first else value.value, value
-            value = self.add("Expand", value[0], self._sides(value[1].shape)) if value[1].narrow else value[0]
+            stored = self.turned(value.value, TO_LAST) if value.first else value.value
+            value = self.add("Expand", stored, self._sides(value.shape)) if value.narrow else stored
         if isinstance(value, str):
             return value
         from onnx import TensorProto, helper, numpy_helper
@@ -185,9 +185,8 @@ class Graph:
         if name in SAME:
             return inputs
         shapes = [variable.aval.shape for variable in equation.outvars]
-        if all(isinstance(value, np.ndarray) for value in inputs) and all(
-            isinstance(n, int) for s in shapes for n in s
-        ):
+        known = all(isinstance(side, int) for shape in shapes for side in shape)
+        if known and all(isinstance(value, np.ndarray) for value in inputs):
             results = equation.primitive.bind(*inputs, **params)
             return [np.asarray(result) for result in (results if equation.primitive.multiple_results else [results])]
         if name in ELEMENTWISE or name in ELEMENT_RULES:
@@ -255,9 +254,8 @@ def _conv(graph: Graph, equation: Any, inputs: list[Any]) -> Any:
     options |= {"dilations": list(params["rhs_dilation"]), "group": params["feature_group_count"]}
     assert set(params["lhs_dilation"]) == {1} and params["batch_group_count"] == 1, "a transposed convolution"
     assert layout.lhs_spec == layout.out_spec == TO_FIRST, "maps are channels last"
-    return Lazy(
-        graph.add("Conv", graph.first(inputs[0]), kernel, **options), equation.outvars[0].aval.shape, first=True
-    )
+    convolved = graph.add("Conv", graph.first(inputs[0]), kernel, **options)
+    return Lazy(convolved, equation.outvars[0].aval.shape, first=True)
 
 
 def _pool(graph: Graph, equation: Any, inputs: list[Any]) -> Any:

@@ -62,10 +62,8 @@ def stablehlo(program: Program, rows: int | None = None, platforms: Sequence[str
     """The file, for that many rows (None: any). `platforms` are some of cpu, cuda, rocm, tpu. With several, the
     program's first argument is the index of the one it runs on, which JAX fills in; a program for one takes its inputs
     only, which suits readers other than JAX."""
-    exported = jax.export.export(jax.jit(program.by_position), platforms=tuple(platforms))(
-        *program.abstract(rows).values()
-    )
-    return bytes(exported.serialize())
+    export = jax.export.export(jax.jit(program.by_position), platforms=tuple(platforms))
+    return bytes(export(*program.abstract(rows).values()).serialize())
 
 
 def read_stablehlo(path: str | Path) -> Callable[..., tuple[jax.Array, ...]]:

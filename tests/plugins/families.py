@@ -16,8 +16,7 @@ from networks import stored_shapes
 from common.nn.vision_transformer import ImageEncoder, VisionConfig
 from plugins.control import ControlNet, T2IAdapter, load_ip_adapter
 from plugins.control import load as load_control
-from plugins.control.loading import STEM
-from plugins.diffusion.io.components import ARCHITECTURES, KINDS, MODULES
+from plugins.diffusion.io.components import KINDS, MODULES, STEM
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.io.textual_inversion import TextualInversion
 from plugins.diffusion.pipeline import Pipeline, load
@@ -42,8 +41,8 @@ def config(name: str, kind: str) -> Any:
     fields = FAMILIES[name]["configs"][kind]
     if kind in CONTROLS:
         return CONTROLS[kind].config_class.from_json(fields)
-    known = {architecture.architecture: architecture for architecture in ARCHITECTURES[kind]}
-    return known.get(fields.get("_class_name"), KINDS[kind].config).from_json(fields)
+    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
+    return known.get(fields.get("_class_name"), KINDS[kind].architectures[0]).from_json(fields)
 
 
 def tensors(kind: str, config: Any) -> dict[str, np.ndarray]:

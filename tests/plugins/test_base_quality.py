@@ -157,7 +157,7 @@ def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
     ],
 )
 def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
-    monkeypatch.setattr(base_quality, "load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr(base_quality, "from_files", lambda *_: pytest.fail("loaded"))
     refused((ValueError, OSError), value, lambda: quality(made, **changes).run(str(made / base), tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 

@@ -246,7 +246,7 @@ def test_old_names_are_read(made):
     ],
 )
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
-    monkeypatch.setattr("plugins.evaluation.comparison.bases.load", lambda *_: pytest.fail("loaded"))
+    monkeypatch.setattr("plugins.evaluation.comparison.bases.from_files", lambda *_: pytest.fail("loaded"))
     refused(error, value, lambda: comparison(made, **changes).run("", tmp_path))
     assert not list(tmp_path.iterdir())
 

@@ -10,7 +10,7 @@ from networks import assert_same, network, parameters, stored, stored_shapes
 from refusals import refused
 
 from common.nn.text_encoder import TextConfig
-from plugins.diffusion.io.components import KINDS, load_component, load_text_encoder, load_unet, load_vae
+from plugins.diffusion.io.components import KINDS, MODULES, load_component, load_text_encoder, load_unet, load_vae
 from plugins.diffusion.io.porting import from_folder
 from plugins.diffusion.io.single_file import from_single_file, infer_config, prefix_of
 from plugins.diffusion.networks.unet import UNetConfig
@@ -103,11 +103,11 @@ def test_full_size_names_and_shapes(kind, published, walk, count):
     names = renamed(kind, [name for name, _, _ in walk])
     assert names == {name: ours for name, ours, _ in walk} and len(names) == {"unet": 686, "vae": 248}[kind]
     assert {name: names[name] for name in KNOWN[kind]} == KNOWN[kind]
-    ours = stored_shapes(KINDS[kind].module, published)
+    ours = stored_shapes(MODULES[type(published)], published)
     theirs = {name: shape for _, name, shape in walk}
     matrices = {name: shape[:2] for name, shape in theirs.items() if kind == "vae" and ".attentions.0.to_" in name}
     assert ours == theirs | matrices
-    inferred = KINDS[kind].config.from_json(infer_config(kind, ours) | {"sample_size": published.sample_size})
+    inferred = type(published).from_json(infer_config(kind, ours) | {"sample_size": published.sample_size})
     assert inferred == published
 
 

@@ -138,9 +138,7 @@ class ControlTask:
         """The base's noise. Raises ValueError for a base of flow matching."""
         schedule = self.pipeline.schedule
         if not isinstance(schedule, Schedule):
-            raise ValueError(
-                f"task.base={self.base} was trained by flow matching; name a base that was trained on noise"
-            )
+            raise ValueError(f"task.base={self.base} was trained by flow matching; name one that was trained on noise")
         return schedule
 
     @functools.cached_property

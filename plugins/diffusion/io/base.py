@@ -102,18 +102,14 @@ class Base:
             found = f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder's have {width}"
             raise ValueError(f"{found}; take both from one base")
         for kind, config, tokenizer in self.texts:
-            if max(tokenizer.tokens) >= config.vocab_size:
-                found = (
-                    f"the tokenizer's ids go up to {max(tokenizer.tokens)}, the {kind} has {config.vocab_size} tokens"
-                )
+            if (last := max(tokenizer.tokens)) >= config.vocab_size:
+                found = f"the tokenizer's ids go up to {last}, the {kind} has {config.vocab_size} tokens"
                 raise ValueError(f"{found}; take both from one base")
         if unet.addition_embed_type is not None and self.sizes not in (5, 6):
             last = self.texts[-1][1]
             found = f"pooled text of {last.projection_dim}" if last.projected else "a text encoder without projection"
-            wide = unet.projection_class_embeddings_input_dim
-            raise ValueError(
-                f"the unet reads pooled text and sizes, {wide} wide, the base has {found}; take both from one base"
-            )
+            read = f"pooled text and sizes, {unet.projection_class_embeddings_input_dim} wide"
+            raise ValueError(f"the unet reads {read}, the base has {found}; take both from one base")
         if self.vae is not None and not self.vae.in_channels == self.vae.out_channels == RGB:
             raise ValueError(f"the vae works on {self.vae.in_channels} channels; only RGB is supported")
 
@@ -185,17 +181,12 @@ def names() -> list[str]:
 def find(name_or_path: str | Path | None = None, variant: str | None = None) -> Path:
     """The folder of a shipped name, the path itself, or that of an address, as `common.weights.remote.local`, of which
     `variant` is fetched; None: the default. Raises as that, and FileNotFoundError with the names."""
-    wanted = DEFAULT if name_or_path is None else str(name_or_path)
-    if wanted in names():
-        return WEIGHTS / wanted
-    path = local(wanted, variant)
-    if name_or_path is not None and path.exists():
-        return path
-    shipped = ", ".join(names()) or "none is shipped"
-    missing = "no base is named" if name_or_path is None else f"no base {wanted!r}"
-    raise FileNotFoundError(
-        f"{missing}: give a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({shipped})"
-    )
+    name = DEFAULT if name_or_path is None else str(name_or_path)
+    path = WEIGHTS / name if name in names() else local(name, variant)
+    if not path.exists():
+        choices = f"a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names())})"
+        raise FileNotFoundError(f"no base {name!r}: give {choices}")
+    return path
 
 
 def read_base(
@@ -222,9 +213,8 @@ def read_base(
     }
     configs: dict[str, Any] = dict.fromkeys(KINDS) | {kind: component.config for kind, component in components.items()}
     sampler, schedule = _scheduler(path, configs["unet"], prediction)
-    fields = {
-        name: _tokenizer(path, tokenizer, name, configs[kind]) for kind, name in TEXT if configs[kind] is not None
-    }
+    texts = [(configs[kind], name) for kind, name in TEXT if configs[kind] is not None]
+    fields: dict[str, Any] = {name: _tokenizer(path, tokenizer, name, config) for config, name in texts}
     # A single file of SDXL's base, whose training dropped prompts to zeros, does not say so.
     zero = index.get("force_zeros_for_empty_prompt", len(fields) == 2)
     fields |= {"schedule": schedule, "sampler": sampler, "zero_empty": bool(zero)}
@@ -254,10 +244,9 @@ def _index(folder: Path) -> dict[str, Any]:
     missing = [name for name in (*REQUIRED, *(() if pairs else TEXT[0])) if name not in listed]
     if other or missing:
         what = f"with {', '.join(other)}" if other else f"without {', '.join(missing)}"
-        raise ValueError(
-            f"{folder / INDEX}: expected a pipeline of Stable Diffusion 1.x, 2.x or XL, found"
-            f" {fields.get('_class_name')} {what}; name another folder"
-        )
+        expected = "a pipeline of Stable Diffusion 1.x, 2.x or XL"
+        found = f"{fields.get('_class_name')} {what}"
+        raise ValueError(f"{folder / INDEX}: expected {expected}, found {found}; name another folder")
     return {key: value for key, value in fields.items() if not isinstance(value, list) or any(value)}
 
 
@@ -277,10 +266,8 @@ def _scheduler(path: Path, unet: Any, prediction: str | None) -> tuple[Sampler, 
     elif unet.addition_embed_type is not None:
         sampler, schedule = by_name("euler"), Schedule(timestep_spacing="leading")
     elif unet.use_linear_projection and prediction is None:
-        raise ValueError(
-            f"{path}: a file of 2.x does not hold its prediction type; give prediction (--prediction): epsilon for the"
-            f" base models, v_prediction for those of 768 pixels; or put {SCHEDULER} beside it"
-        )
+        ways = "give prediction (--prediction): epsilon for the base models, v_prediction for those of 768 pixels"
+        raise ValueError(f"{path}: a file of 2.x holds no prediction type; {ways}; or put {SCHEDULER} beside it")
     else:
         sampler, schedule = by_name("plms"), Schedule()
     if prediction is None:
@@ -294,15 +281,13 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
     """The given tokenizer, the folder's own (`name`), or one beside a single file."""
     beside = path.parent
     if given is None and path.is_file():
-        found = [
-            p for p in (beside / name, beside / "tokenizer", beside / BPE_FILE, beside / "vocab.json") if p.exists()
-        ]
-        if not found:
-            raise FileNotFoundError(
-                f"{path}: a single file holds no tokenizer; expected a folder tokenizer, {BPE_FILE} or vocab.json with"
-                " merges.txt beside it, found none: put one there, or give tokenizer (--tokenizer)"
-            )
-        given = beside if found[0].suffix == ".json" else found[0]
+        places = [beside / known for known in (name, "tokenizer", BPE_FILE, "vocab.json")]
+        found = next((place for place in places if place.exists()), None)
+        if found is None:
+            expected = f"a folder tokenizer, {BPE_FILE} or vocab.json with merges.txt beside it"
+            way = "put one there, or give tokenizer (--tokenizer)"
+            raise FileNotFoundError(f"{path}: a single file holds no tokenizer; expected {expected}, found none: {way}")
+        given = beside if found.suffix == ".json" else found
     source = local(given) if given is not None else path / name
     pad = OPEN_CLIP_PAD if text_encoder.hidden_act == "gelu" else END
     if source.suffix == ".gz":

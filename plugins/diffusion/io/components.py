@@ -30,6 +30,7 @@ from common.io.tensor_files import TensorFiles, about, find_weights, listing, re
 from common.nn.json_config import JsonConfig
 from common.nn.text_encoder import MODEL_TYPE, PROJECTED, TextConfig, TextEncoder
 from common.weights.torch_names import dtype_name, fill, state_dict
+from plugins.diffusion.io import single_file
 from plugins.diffusion.io.porting import Renamed, from_folder
 from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
 from plugins.diffusion.networks.unet import UNet, UNetConfig
@@ -39,16 +40,14 @@ CONFIG = "config.json"
 TEXT_PREFIX = "text_model."
 
 
+STEM = "diffusion_pytorch_model"  # of the weights' file names in folders of diffusers
+
+
 class Kind(NamedTuple):
-    """One of the networks of a base: its file's name in folders, and its usual architecture."""
+    """One of the networks of a base."""
 
-    stem: str  # of the weights' file names
-    config: type[JsonConfig]
-
-    @property
-    def module(self) -> type:
-        """The network of the usual architecture."""
-        return MODULES[self.config]
+    stem: str
+    architectures: tuple[type[JsonConfig], ...]  # that it may have, the usual one first
 
 
 MODULES: dict[type, type] = {  # architecture -> network
@@ -58,15 +57,10 @@ MODULES: dict[type, type] = {  # architecture -> network
     TextConfig: TextEncoder,
 }
 KINDS = {
-    "unet": Kind("diffusion_pytorch_model", UNetConfig),
-    "vae": Kind("diffusion_pytorch_model", VAEConfig),
-    "text_encoder": Kind("model", TextConfig),
-    "text_encoder_2": Kind("model", TextConfig),  # SDXL's
-}
-
-
-ARCHITECTURES: dict[str, tuple[type[JsonConfig], ...]] = {  # that a network of a base may have
-    kind: (spec.config, TinyVAEConfig) if kind == "vae" else (spec.config,) for kind, spec in KINDS.items()
+    "unet": Kind(STEM, (UNetConfig,)),
+    "vae": Kind(STEM, (VAEConfig, TinyVAEConfig)),
+    "text_encoder": Kind("model", (TextConfig,)),
+    "text_encoder_2": Kind("model", (TextConfig,)),  # SDXL's
 }
 
 
@@ -139,23 +133,21 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
             return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
             raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        from plugins.diffusion.io import single_file
-
         stored = TensorFiles(path)
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
-            fields = (
-                {} if config else single_file.infer_config(kind, tensors.shapes, prefix, xl=single_file.is_xl(stored))
-            )
-            return Component(config or KINDS[kind].config.from_json(fields), tensors)
+            if config is None:
+                xl = any(key.startswith(single_file.XL) for key in stored)
+                fields = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
+                config = KINDS[kind].architectures[0].from_json(fields)
+            return Component(config, tensors)
         if config is None and not (path.parent / CONFIG).is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
-            raise ValueError(
-                f"expected tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file,"
-                f" found tensors called {found or 'nothing'}; name a file that holds the {kind}"
-            )
+            expected = f"tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file"
+            found = f"tensors called {found or 'nothing'}"
+            raise ValueError(f"expected {expected}, found {found}; name a file that holds the {kind}")
         config = config or _read_config(kind, path.parent / CONFIG)
         return Component(config, Renamed(stored, from_folder(config, stored)))
 
@@ -163,15 +155,13 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
     fields = read_json(path)
-    known = {architecture.architecture: architecture for architecture in ARCHITECTURES[kind]}
+    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
     name = TextConfig.architecture if found in (MODEL_TYPE, PROJECTED) else found
     if name not in known:
-        raise ValueError(
-            f"{path}: expected the {kind}, {' or '.join(map(repr, known))}, found {found!r}; name another folder"
-        )
+        raise ValueError(f"{path}: expected the {kind}, {' or '.join(map(repr, known))}, found {found!r}; name another")
     with about(path):
         return known[name].from_json(fields)
 
@@ -184,8 +174,8 @@ def save_component(
     `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
     readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
-    networks = {kind: [MODULES[known] for known in several] for kind, several in ARCHITECTURES.items()}
-    kind = next((kind for kind, known in networks.items() if type(module) in known), None)
+    architecture = next((config for config, network in MODULES.items() if network is type(module)), None)
+    kind = next((kind for kind, known in KINDS.items() if architecture in known.architectures), None)
     if kind is None:
         known = ", ".join(known.__name__ for known in MODULES.values())
         raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")

@@ -77,13 +77,14 @@ REFUSED = {  # names of unsupported kinds of file
 OLD_TEXT = {"q_proj": "to_q_lora", "k_proj": "to_k_lora", "v_proj": "to_v_lora", "out_proj": "to_out_lora"}
 OLD_UNET = {"to_q": "to_q_lora", "to_k": "to_k_lora", "to_v": "to_v_lora", "to_out.0": "to_out_lora"}
 HEADER = "lora_adapter_metadata"
+SUPPORTED = "supported are plain LoRA and LoCon for SD 1.x, 2.x and XL"
 
 
 def split_key(key: str) -> tuple[Part, str, str]:
     """(part, name in the file, "down" | "up" | "alpha") of a tensor; ValueError for an unsupported kind of file."""
     for pattern, kind in REFUSED.items():
         if re.search(pattern, key):
-            raise ValueError(f"{key} makes it {kind}; supported are plain LoRA and LoCon for SD 1.x, 2.x and XL")
+            raise ValueError(f"{key} makes it {kind}; {SUPPORTED}")
     role = next((ending for ending in ROLES if key.endswith(ending)), None)
     if role is None:
         raise ValueError(f"{key} is no tensor of a LoRA; known endings are {', '.join(ROLES)}")
@@ -121,9 +122,7 @@ class PeftConfig:
             raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
-                raise ValueError(
-                    f"its header has {found[0]}: supported are plain LoRA and LoCon for SD 1.x, 2.x and XL"
-                )
+                raise ValueError(f"its header has {found[0]}: {SUPPORTED}")
 
     def scale(self, part: Part, name: str, rank: int) -> float:
         """alpha / rank; alpha is the rank where nothing sets it."""

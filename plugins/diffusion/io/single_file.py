@@ -97,10 +97,9 @@ Shapes = Mapping[str, tuple[int, ...]]
 NEEDED = {
     "unet": ("conv_in.weight", "conv_out.weight", "down_blocks.0.resnets.0.conv1.weight"),
     "vae": ("encoder.conv_in.weight", "quant_conv.weight", "post_quant_conv.weight", "decoder.conv_out.weight"),
-    **dict.fromkeys(
-        ("text_encoder", "text_encoder_2"), ("embeddings.token_embedding.weight", "encoder.layers.0.mlp.fc1.weight")
-    ),
+    "text_encoder": ("embeddings.token_embedding.weight", "encoder.layers.0.mlp.fc1.weight"),
 }
+NEEDED["text_encoder_2"] = NEEDED["text_encoder"]
 
 
 def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
@@ -110,11 +109,6 @@ def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
         if any(key.startswith(prefix) for key in keys):
             return prefix
     return "" if BARE.get(kind) in keys else None
-
-
-def is_xl(keys: Iterable[str]) -> bool:
-    """Whether the file is one of SDXL."""
-    return any(key.startswith(XL) for key in keys)
 
 
 def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:

@@ -29,6 +29,7 @@ from flax import nnx
 from jaxtyping import Float
 
 from common.io.tensor_files import TensorFiles, about
+from common.io.torch_file import read_torch
 from common.nn.text_encoder import OLD_END
 from plugins.diffusion.io.base import TEXT, Base
 
@@ -47,43 +48,30 @@ class TextualInversion:
 
     def __post_init__(self):
         if not self.word.strip() or MARKS.search(self.word):
-            raise ValueError(
-                f"the word {self.word!r} cannot stand in a prompt; give another, without ()[]:\\, as NAME=FILE"
-            )
+            raise ValueError(f"no prompt can hold the word {self.word!r}; give one without ()[]:\\, as NAME=FILE")
 
     @classmethod
     def load(cls, path: str | Path, word: str | None = None) -> TextualInversion:
         """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError, and ValueError for
         other tensors, or vectors that are not finite."""
         path = Path(path)
-        if path.suffix.lower() in PICKLES:
-            from common.io.torch_file import read_torch
-
-            tensors: Mapping[str, np.ndarray] = read_torch(path)
-        else:
-            tensors = TensorFiles(path)
-        tensors = {key: tensors[key] for key in tensors if not key.startswith("string_to_token")}
+        stored = read_torch(path) if path.suffix.lower() in PICKLES else TensorFiles(path)
+        tensors = {key: stored[key] for key in stored if not key.startswith("string_to_token")}
         with about(path):
             vectors = {key: _vectors(key, value) for key, value in tensors.items()}
             if tensors.keys() <= XL_NAMES.keys():
                 return cls(word or path.stem, {TEXT[XL_NAMES[key]][0]: value for key, value in vectors.items()})
             if len(vectors) > 1:
-                expected = "one tensor, or clip_l and clip_g"
-                raise ValueError(
-                    f"expected {expected}, found {', '.join(sorted(vectors)[:4])}; is it a textual inversion?"
-                )
+                found = ", ".join(sorted(vectors)[:4])
+                raise ValueError(f"expected one tensor, or clip_l and clip_g, found {found}; is this an embedding?")
             ((name, value),) = vectors.items()
             return cls(word or (path.stem if name in NAMELESS else name), value)
 
 
 def _vectors(name: str, value: np.ndarray) -> Float[np.ndarray, "n c"]:
     value = np.atleast_2d(value)
-    if (
-        value.ndim != 2
-        or not value.size
-        or value.dtype.kind in "iub"
-        or not np.isfinite(value.astype(np.float32)).all()
-    ):
+    finite = value.dtype.kind not in "iub" and np.isfinite(value.astype(np.float32)).all()
+    if value.ndim != 2 or not value.size or not finite:
         raise ValueError(f"{name or 'its tensor'} is {value.dtype}{value.shape}; embeddings are n c finite numbers")
     return value.astype(np.float32)
 
@@ -98,10 +86,8 @@ def with_words(base: Base, inversions: Sequence[TextualInversion]) -> Base:
         first, ids = config.vocab_size, {}
         for inversion in inversions:
             count = len(_of(inversion, kind, base))
-            if count > base.length - 2:
-                raise ValueError(
-                    f"embedding {inversion.word!r} has {count} vectors; prompts have {base.length - 2} tokens"
-                )
+            if count > (longest := base.length - 2):
+                raise ValueError(f"embedding {inversion.word!r} has {count} vectors; prompts have {longest} tokens")
             ids[inversion.word] = range(first, first + count)
             first += count
         end = tokenizer.end_id if config.eos_token_id == OLD_END else config.eos_token_id
@@ -129,8 +115,6 @@ def _of(inversion: TextualInversion, kind: str, base: Base) -> Float[np.ndarray,
     if found is None or found.shape[1] != width:
         several = vectors if isinstance(vectors, Mapping) else {"its one text encoder": vectors}
         widths = ", ".join(f"{value.shape[1]} for {name}" for name, value in several.items())
-        raise ValueError(
-            f"embedding {inversion.word!r} has vectors of {widths}, the base's {kind} has {width}; was it made for"
-            " another base (SD 1.x, 2.x, SDXL)?"
-        )
+        wrong = f"embedding {inversion.word!r} has vectors of {widths}, the base's {kind} has {width}"
+        raise ValueError(f"{wrong}; was it made for another base (SD 1.x, 2.x, SDXL)?")
     return found

@@ -1,14 +1,8 @@
 """Layers of Stable Diffusion: convolution, group norm, residual block, changes of resolution.
 
-Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
-`weight`/`bias`, with kernels transposed (OIHW -> HWIO, OI -> IO), so porting needs nothing but these names
-(`common/weights/torch_names.py`). Images are `b h w c`.
-
-Precision. A layer computes in the type of its input and casts its parameters to it: with bfloat16 inputs the network
-runs in bfloat16. The exception is the statistics of the norms, which are always float32: a sum over 40,960 bfloat16
-values (a group of 10 channels at 64x64) would keep about two digits.
-
-Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
+Images are `b h w c`. Names, precision and initial values of the parameters are those of `common/nn/layers.py`; kernels
+of convolutions are HWIO, in a PyTorch file OIHW. Statistics of the norms are float32, as there: a sum over 40,960
+bfloat16 values (a group of 10 channels at 64x64) would keep about two digits.
 """
 
 from collections.abc import Callable

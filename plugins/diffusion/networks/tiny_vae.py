@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -102,7 +102,7 @@ class Block(nnx.Module):
         return relu(y + x)
 
 
-class Encoder(nnx.Module):
+class Encoder(nnx.Sequential):
     """Images in [0, 1] to latents."""
 
     def __init__(self, config: TinyVAEConfig, *, rngs: nnx.Rngs):
@@ -112,33 +112,22 @@ class Encoder(nnx.Module):
             inputs = config.in_channels if first else width
             layers.append(Conv(inputs, width, stride=1 if first else 2, padding=1, bias=first, rngs=rngs))
             layers += [Block(width, rngs=rngs) for _ in range(blocks)]
-        self.layers = nnx.List([*layers, Conv(width, config.latent_channels, padding=1, rngs=rngs)])
-
-    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+        super().__init__(*layers, Conv(width, config.latent_channels, padding=1, rngs=rngs))
 
 
-class Decoder(nnx.Module):
+class Decoder(nnx.Sequential):
     """Latents to images in [0, 1]; files count a ReLU behind the first convolution, and the upsamplings."""
 
     def __init__(self, config: TinyVAEConfig, *, rngs: nnx.Rngs):
-        width, layers = config.decoder_block_out_channels[0], []
-        layers.append(Conv(config.latent_channels, width, padding=1, rngs=rngs))
-        layers.append(relu)
+        width = config.decoder_block_out_channels[0]
+        layers: list[Any] = [Conv(config.latent_channels, width, padding=1, rngs=rngs), relu]
         for level, blocks in enumerate(config.num_decoder_blocks):
             last = level == len(config.num_decoder_blocks) - 1
             layers += [Block(width, rngs=rngs) for _ in range(blocks)]
             layers += [] if last else [_doubled]
             outputs = config.out_channels if last else width
             layers.append(Conv(width, outputs, padding=1, bias=last, rngs=rngs))
-        self.layers = nnx.List(layers)
-
-    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        for layer in self.layers:
-            x = layer(x)
-        return x
+        super().__init__(*layers)
 
 
 def _doubled(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:

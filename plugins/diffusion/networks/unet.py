@@ -36,10 +36,10 @@ from jax import lax
 from jaxtyping import Array, Float, Num
 
 from common.nn.layers import Linear
-from plugins.diffusion.networks import unet_blocks
-from plugins.diffusion.networks.layers import Conv, GroupNorm, silu
-from plugins.diffusion.networks.unet_blocks import MidLevel, Tap, UpLevel, down_levels, go_down, untouched, within
-from plugins.diffusion.networks.unet_config import Shape, UNetConfig
+from common.nn.remat import remat as rematerialised
+from plugins.diffusion.networks.layers import Conv, GroupNorm, Tap, silu, untouched
+from plugins.diffusion.networks.unet_blocks import MidLevel, UpLevel, down_levels, go_down, whole, within
+from plugins.diffusion.networks.unet_config import EncoderConfig, Shape, UNetConfig
 
 __all__ = ["UNet", "UNetConfig"]
 
@@ -79,15 +79,15 @@ class TimeEmbeddings(nnx.Module):
     time_embedding: TimeEmbedding
     add_embedding: TimeEmbedding | None
 
-    def make_time_layers(self, config: UNetConfig, *, rngs: nnx.Rngs) -> None:
+    def make_time_layers(self, config: EncoderConfig, condition: int | None = None, *, rngs: nnx.Rngs) -> None:
         first, width = config.block_out_channels[0], config.time_width
-        self.time_embedding = TimeEmbedding(first, width, config.time_cond_proj_dim, rngs=rngs)
+        self.time_embedding = TimeEmbedding(first, width, condition, rngs=rngs)
         added = config.projection_class_embeddings_input_dim or 0
         self.add_embedding = None if config.addition_embed_type is None else TimeEmbedding(added, width, rngs=rngs)
 
     def embedded_time(
         self,
-        config: UNetConfig,
+        config: EncoderConfig,
         t: Num[Array, " b"],
         dtype: Any,
         guidance: Num[Array, ""] | None,
@@ -98,9 +98,9 @@ class TimeEmbeddings(nnx.Module):
         """Arguments as `UNet.__call__`."""
         waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
         condition = None
-        if config.time_cond_proj_dim is not None and guidance is not None:
+        if guidance is not None and (projection := self.time_embedding.cond_proj) is not None:
             scale = jnp.broadcast_to(1000 * (guidance - 1), t.shape)
-            condition = sinusoid(scale, config.time_cond_proj_dim, cosine_first=False, shift=1).astype(dtype)
+            condition = sinusoid(scale, projection.kernel.shape[0], cosine_first=False, shift=1).astype(dtype)
         time = self.time_embedding(tap("time_proj", waves).astype(dtype), condition)
         if self.add_embedding is not None:
             assert pooled is not None and sizes is not None and config.addition_time_embed_dim is not None
@@ -118,7 +118,7 @@ class UNet(TimeEmbeddings):
         widths = config.block_out_channels
         self.config = config
         self.conv_in = Conv(config.in_channels, widths[0], padding=1, rngs=rngs)
-        self.make_time_layers(config, rngs=rngs)
+        self.make_time_layers(config, config.time_cond_proj_dim, rngs=rngs)
         self.down_blocks = nnx.List(down_levels(config, rngs=rngs))
         self.mid_block = None if config.mid_block_type is None else MidLevel(config, rngs=rngs)
         self.up_blocks = nnx.List([UpLevel(config, step, rngs=rngs) for step in range(config.levels)])
@@ -161,10 +161,7 @@ class UNet(TimeEmbeddings):
             raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
         check_inputs(self.config, x, jnp.shape(t), context, guidance, pooled, sizes)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
-        stage, context, config = unet_blocks.whole, context.astype(x.dtype), self.config
-        if remat:
-            from common.nn.remat import remat as stage
-
+        stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
         guidance = None if guidance is None else jnp.asarray(guidance, jnp.float32)
         time = self.embedded_time(config, t, x.dtype, guidance, pooled, sizes, tap)
@@ -204,10 +201,9 @@ def check_inputs(
         expected = f"({batch}, any, {config.cross_attention_dim})"
         raise ValueError(f"context has shape {context.shape}; these latents and this network need {expected}")
     if (guidance is None) != (config.time_cond_proj_dim is None):
-        takes = "takes no guidance" if guidance is not None else "needs guidance, the scale that it works at"
-        raise ValueError(
-            f"guidance is {guidance}: a network with time_cond_proj_dim {config.time_cond_proj_dim} {takes}"
-        )
+        takes = "takes none" if guidance is not None else "needs the scale that it works at"
+        kind = f"time_cond_proj_dim {config.time_cond_proj_dim}"
+        raise ValueError(f"guidance is {guidance}: a network with {kind} {takes}")
     found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
     if config.addition_embed_type is None:
         fits = pooled is None and sizes is None

@@ -40,7 +40,7 @@ from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 from plugins.diffusion.networks import layers
 from plugins.diffusion.networks.layers import Conv, Downsample, GroupNorm, ResnetBlock, Tap, Upsample, untouched
-from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
+from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, EncoderConfig, UNetConfig
 
 TRANSFORMER_NORM_EPS = 1e-6
 Stage = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -119,7 +119,7 @@ class TransformerBlock(nnx.Module):
 class Transformer(nnx.Module):
     """x + proj_out(blocks(proj_in(norm x))): blocks on a feature map as a sequence of h * w tokens."""
 
-    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, level: int, *, rngs: nnx.Rngs):
         width, context, heads = config.block_out_channels[level], config.cross_attention_dim, config.heads[level]
         depth, linear = range(config.depths[level]), config.use_linear_projection
         self.norm = GroupNorm(config.norm_num_groups, width, TRANSFORMER_NORM_EPS)
@@ -163,7 +163,7 @@ class Level(nnx.Module):
 class DownLevel(Level):
     """Level `level` of the down path; a downsampler at its end, except in the last level."""
 
-    def __init__(self, config: UNetConfig, level: int, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, level: int, *, rngs: nnx.Rngs):
         widths = config.block_out_channels
         width, above = widths[level], widths[max(level - 1, 0)]
         inputs = [above, *[width] * (config.layers_per_block - 1)]
@@ -177,17 +177,16 @@ class DownLevel(Level):
         self, x: Map, time: Array, context: Array, feature: Array | None, stage: Stage = whole, tap: Tap = untouched
     ) -> tuple[Map, list[Map]]:
         """The level's output, and its skips, the last of which is the output."""
-        own = feature is not None and feature.shape[1:3] == x.shape[1:3]
-        before, after = (feature, None) if own else (None, feature)
         skips = []
         for i in range(len(self.resnets)):
             x = self.pair(i, x, time, context, stage, tap)
-            if before is not None and i == len(self.resnets) - 1:
-                x = x + before
             skips.append(x)
+        if feature is not None and feature.shape[1:3] == x.shape[1:3]:
+            skips[-1] = x = x + feature
+            feature = None  # another size is that after the downsampler
         for downsample in self.downsamplers:
             x = tap("downsamplers.0", downsample(x))
-            x = x if after is None else x + after
+            x = x if feature is None else x + feature
             skips.append(x)
         return x, skips
 
@@ -195,7 +194,7 @@ class DownLevel(Level):
 class MidLevel(Level):
     """Residual block, transformer, residual block at the lowest resolution."""
 
-    def __init__(self, config: UNetConfig, *, rngs: nnx.Rngs):
+    def __init__(self, config: EncoderConfig, *, rngs: nnx.Rngs):
         width = config.block_out_channels[-1]
         self.resnets = nnx.List([_resnet(config, width, width, rngs) for _ in range(2)])
         self.attentions = nnx.List([Transformer(config, config.levels - 1, rngs=rngs)])
@@ -231,7 +230,7 @@ class UpLevel(Level):
         return x
 
 
-def down_levels(config: UNetConfig, *, rngs: nnx.Rngs) -> list[DownLevel]:
+def down_levels(config: EncoderConfig, *, rngs: nnx.Rngs) -> list[DownLevel]:
     """The `down_blocks` of a UNet, and of a copy of its encoder (ControlNet)."""
     return [DownLevel(config, level, rngs=rngs) for level in range(config.levels)]
 
@@ -257,6 +256,6 @@ def go_down(
     return x, skips
 
 
-def _resnet(config: UNetConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> ResnetBlock:
+def _resnet(config: EncoderConfig, inputs: int, outputs: int, rngs: nnx.Rngs) -> ResnetBlock:
     options = {"groups": config.norm_num_groups, "eps": config.norm_eps, "time": config.time_width}
     return ResnetBlock(inputs, outputs, **options, rngs=rngs)

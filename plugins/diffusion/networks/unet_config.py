@@ -33,16 +33,13 @@ FIXED |= {
 Shape = tuple[int, int, int]  # h, w, c
 
 
-@dataclasses.dataclass(frozen=True)
-class UNetConfig(json_config.JsonConfig):
-    """Architecture of a UNet in diffusers' options. Raises ValueError for values that do not fit together."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig(json_config.JsonConfig):
+    """What a UNet and a copy of its encoder (ControlNet) share. Raises ValueError for values that do not fit."""
 
-    sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
     in_channels: int = 4  # of the noisy latents, and of what is beside them (an image, a mask and a masked image)
-    out_channels: int = 4  # of the prediction
     block_out_channels: Sequence[int] = (320, 640, 1280, 1280)  # width of each level, finest first
     down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])  # per level, in the order of computation
-    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])  # likewise
     layers_per_block: int = 2  # residual blocks of a level in the down path; the up path has one more
     cross_attention_dim: int = 768  # width of the text states
     attention_head_dim: int | Sequence[int] = 8  # the NUMBER OF HEADS, of all levels or each; misnamed in all files
@@ -50,30 +47,23 @@ class UNetConfig(json_config.JsonConfig):
     norm_eps: float = 1e-5  # epsilon of the residual blocks' norms; the transformers' is always 1e-6
     use_linear_projection: bool = False  # transformers begin and end with a linear map (2.x), or a 1x1 convolution
     transformer_layers_per_block: int | Sequence[int] = 1  # depth of each transformer, of all levels or each
-    mid_block_type: str | None = MID_TYPE  # None: the up path follows the down path directly
     flip_sin_to_cos: bool = True  # this and the next: see `unet.sinusoid`
     freq_shift: int | float = 0
-    time_cond_proj_dim: int | None = None  # LCM: width of the sinusoid of the guidance scale that the network reads
     addition_embed_type: str | None = None  # SDXL: "text_time", pooled text and sizes enter the time embedding
     addition_time_embed_dim: int | None = None  # SDXL: width of the sinusoid of each size
     projection_class_embeddings_input_dim: int | None = None  # SDXL: width of pooled text and all sizes' sinusoids
 
-    architecture, fixed = "UNet2DConditionModel", FIXED
-
     def __post_init__(self):
         json_config.freeze_lists(self)
-        numbers = ("sample_size", "in_channels", "out_channels", "layers_per_block", "cross_attention_dim")
-        numbers += ("norm_num_groups",)
+        numbers = ("in_channels", "layers_per_block", "cross_attention_dim", "norm_num_groups")
         several = ("block_out_channels", "attention_head_dim", "transformer_layers_per_block")
-        optional = ("time_cond_proj_dim", "addition_time_embed_dim", "projection_class_embeddings_input_dim")
+        optional = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
         numbers += tuple(name for name in optional if getattr(self, name) is not None)
         json_config.check_positive(self, numbers, lists=several)
-        json_config.check_supported("mid_block_type", self.mid_block_type, (MID_TYPE, None))
         json_config.check_supported("addition_embed_type", self.addition_embed_type, (None, TEXT_TIME))
         widths, heads, added = self.block_out_channels, self.heads, self.addition_embed_type is not None
         rules = [
             (len(self.down_block_types) == len(widths), "down_block_types has an entry per level"),
-            (len(self.up_block_types) == len(widths), "up_block_types has an entry per level"),
             (len(heads) == len(widths), "attention_head_dim has an entry per level"),
             (len(self.depths) == len(widths), "transformer_layers_per_block has an entry per level"),
             (
@@ -81,44 +71,11 @@ class UNetConfig(json_config.JsonConfig):
                 "addition_time_embed_dim and projection_class_embeddings_input_dim go with addition_embed_type",
             ),
             (set(self.down_block_types) <= set(DOWN_TYPES), f"down_block_types are {' or '.join(DOWN_TYPES)}"),
-            (set(self.up_block_types) <= set(UP_TYPES), f"up_block_types are {' or '.join(UP_TYPES)}"),
             (all(c % self.norm_num_groups == 0 for c in widths), "norm_num_groups divides block_out_channels"),
             (all(c % n == 0 for c, n in zip(widths, heads, strict=False)), "heads divide block_out_channels"),
             (widths[0] % 2 == 0, "the first of block_out_channels is even"),
         ]
         json_config.check(self, rules)
-
-    @classmethod
-    def sd15(cls) -> UNetConfig:
-        """Stable Diffusion 1.1 to 1.5: 859,520,964 parameters."""
-        return cls()
-
-    @classmethod
-    def sd21(cls) -> UNetConfig:
-        """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
-        heads = (5, 10, 20, 20)
-        return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
-
-    @classmethod
-    def sdxl(cls) -> UNetConfig:
-        """SDXL's base: 2,567,463,684 parameters."""
-        return cls(
-            sample_size=128, block_out_channels=(320, 640, 1280), down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1]),
-            up_block_types=(*2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=2048, attention_head_dim=(5, 10, 20),
-            use_linear_projection=True, transformer_layers_per_block=(1, 2, 10), addition_embed_type=TEXT_TIME,
-            addition_time_embed_dim=256, projection_class_embeddings_input_dim=2816,
-        )  # fmt: skip
-
-    @classmethod
-    def sdxl_refiner(cls) -> UNetConfig:
-        """SDXL's refiner."""
-        return cls(
-            sample_size=128, block_out_channels=(384, 768, 1536, 1536),
-            down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1], DOWN_TYPES[1]),
-            up_block_types=(UP_TYPES[1], *2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=1280,
-            attention_head_dim=(6, 12, 24, 24), use_linear_projection=True, transformer_layers_per_block=4,
-            addition_embed_type=TEXT_TIME, addition_time_embed_dim=256, projection_class_embeddings_input_dim=2560,
-        )  # fmt: skip
 
     @property
     def levels(self) -> int:
@@ -160,3 +117,59 @@ class UNetConfig(json_config.JsonConfig):
             shapes += [shape] * self.layers_per_block
             shapes += [(*below[:2], shape[2])] if level < self.levels - 1 else []
         return shapes
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UNetConfig(EncoderConfig):
+    """Architecture of a UNet in diffusers' options."""
+
+    sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
+    out_channels: int = 4  # of the prediction
+    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])  # per level, in the order of computation
+    mid_block_type: str | None = MID_TYPE  # None: the up path follows the down path directly
+    time_cond_proj_dim: int | None = None  # LCM: width of the sinusoid of the guidance scale that the network reads
+
+    architecture, fixed = "UNet2DConditionModel", FIXED
+
+    def __post_init__(self):
+        super().__post_init__()
+        optional = () if self.time_cond_proj_dim is None else ("time_cond_proj_dim",)
+        json_config.check_positive(self, ("sample_size", "out_channels", *optional))
+        json_config.check_supported("mid_block_type", self.mid_block_type, (MID_TYPE, None))
+        rules = [
+            (len(self.up_block_types) == self.levels, "up_block_types has an entry per level"),
+            (set(self.up_block_types) <= set(UP_TYPES), f"up_block_types are {' or '.join(UP_TYPES)}"),
+        ]
+        json_config.check(self, rules)
+
+    @classmethod
+    def sd15(cls) -> UNetConfig:
+        """Stable Diffusion 1.1 to 1.5: 859,520,964 parameters."""
+        return cls()
+
+    @classmethod
+    def sd21(cls) -> UNetConfig:
+        """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
+        heads = (5, 10, 20, 20)
+        return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
+
+    @classmethod
+    def sdxl(cls) -> UNetConfig:
+        """SDXL's base: 2,567,463,684 parameters."""
+        return cls(
+            sample_size=128, block_out_channels=(320, 640, 1280), down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1]),
+            up_block_types=(*2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=2048, attention_head_dim=(5, 10, 20),
+            use_linear_projection=True, transformer_layers_per_block=(1, 2, 10), addition_embed_type=TEXT_TIME,
+            addition_time_embed_dim=256, projection_class_embeddings_input_dim=2816,
+        )  # fmt: skip
+
+    @classmethod
+    def sdxl_refiner(cls) -> UNetConfig:
+        """SDXL's refiner."""
+        return cls(
+            sample_size=128, block_out_channels=(384, 768, 1536, 1536),
+            down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1], DOWN_TYPES[1]),
+            up_block_types=(UP_TYPES[1], *2 * UP_TYPES[:1], UP_TYPES[1]), cross_attention_dim=1280,
+            attention_head_dim=(6, 12, 24, 24), use_linear_projection=True, transformer_layers_per_block=4,
+            addition_embed_type=TEXT_TIME, addition_time_embed_dim=256, projection_class_embeddings_input_dim=2560,
+        )  # fmt: skip

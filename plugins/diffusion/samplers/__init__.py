@@ -14,17 +14,8 @@ import importlib
 from plugins.diffusion.samplers.sampler import Plan, Sampler, Step, image_keys, keys_of_seeds, starting_noise, steps_of
 from plugins.diffusion.samplers.schedules import check_choice
 
-__all__ = [
-    "SAMPLERS",
-    "Plan",
-    "Sampler",
-    "Step",
-    "by_name",
-    "image_keys",
-    "keys_of_seeds",
-    "starting_noise",
-    "steps_of",
-]
+__all__ = ["SAMPLERS", "Plan", "Sampler", "Step", "by_name"]
+__all__ += ["image_keys", "keys_of_seeds", "starting_noise", "steps_of"]
 
 SAMPLERS: dict[str, str] = {  # name -> module of this package
     **dict.fromkeys(("ddim", "ddim_inversion", "ddpm", "plms", "lcm"), "discrete"),

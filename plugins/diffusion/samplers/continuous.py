@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State, weighted_sum
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, levels
 
 MAX_ORDER = 4  # of lms; higher orders are unstable
@@ -102,7 +102,7 @@ def adams_bashforth(nodes: Float[np.ndarray, " k"], left: float, right: float) -
 def lms_update(x: Sample, prediction: Prediction, row: Row, history: History, noise: None) -> State:
     """x plus the integral of the polynomial through the last slopes; `history` is those before this one."""
     slopes = (slope(x, prediction, row), *history)
-    return x + sum(weight * each for weight, each in zip(row["weights"], slopes, strict=True)), slopes[:-1]
+    return x + weighted_sum(row["weights"], slopes), slopes[:-1]
 
 
 def ancestral_plan(schedule: Schedule, steps: int, start: int = 0, *, sigma_spacing: str | None = None) -> Plan:

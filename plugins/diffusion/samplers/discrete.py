@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State, weighted_sum
 from plugins.diffusion.samplers.schedules import Schedule, check_choice, whole_timesteps
 
 # Row k: weights of the newest prediction and of those before it, when k of those exist.
@@ -119,11 +119,10 @@ def plms_update(x: Sample, prediction: Prediction, row: Row, history: History, n
     The second call starts again from the previous sample, and its output is not kept."""
     *older, previous = history
     outputs = (prediction.output, *older)
-    combined = sum(weight * output for weight, output in zip(row["weights"], outputs, strict=True))
     second = row["second"] > 0
     origin = jnp.where(second, previous, x)
     kept = [jnp.where(second, old, new) for old, new in zip(older, outputs, strict=False)]
-    return row["x"] * origin + row["output"] * combined, (*kept, origin)
+    return row["x"] * origin + row["output"] * weighted_sum(row["weights"], outputs), (*kept, origin)
 
 
 def lcm_plan(

@@ -232,6 +232,10 @@ def clip_x0(schedule: Any, x0: Sample) -> Sample:
     return x0
 
 
+def weighted_sum(weights: Float[Array, " k"], arrays: Sequence[Array]) -> Array:
+    return sum((w * array for w, array in zip(weights, arrays, strict=True)), start=jnp.zeros((), jnp.float32))
+
+
 def keys_of_seeds(seeds: Sequence[int]) -> Key[Array, " b"]:
     """One key per image from one whole number per image. Raises ValueError for no seeds or one outside [0, 2^32)."""
     if not len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):

@@ -78,7 +78,8 @@ OPTIONS: dict[str, dict[str, tuple[str | None, dict[Any, Any] | None]]] = {
     },
 }
 RESPACED = {"karras": "use_karras_sigmas", "exponential": "use_exponential_sigmas"}
-KINDS = {"timestep_spacing": str, "sigma_min": float, "sigma_max": float}  # of fields whose default is None
+# Of fields whose default is None.
+KINDS = {"trained_betas": list, "timestep_spacing": str, "sigma_min": float, "sigma_max": float}
 
 
 def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSchedule]:
@@ -106,9 +107,8 @@ def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
     for key, value in (UNSUPPORTED_DEFAULTS.get(name, {}) | dict(mapping)).items():
         if key in SUPPORTED and value not in SUPPORTED[key]:
             default = "" if key in mapping else f", {name}'s default,"
-            raise ValueError(
-                f"scheduler config: {key}={value!r}{default} is not supported; only {SUPPORTED[key][0]!r} is"
-            )
+            rule = f"only {SUPPORTED[key][0]!r} is"
+            raise ValueError(f"scheduler config: {key}={value!r}{default} is not supported; {rule}")
     spacings = [spacing for spacing, key in RESPACED.items() if mapping.get(key)]
     if len(spacings) > 1:
         raise ValueError("use_karras_sigmas and use_exponential_sigmas are both true; keep one")
@@ -124,13 +124,10 @@ def _typed_fields(mapping: Mapping[str, Any], defaults: Mapping[str, Any]) -> di
     """The defaults, replaced by what `mapping` holds."""
     fields = dict(defaults)
     for key, default in defaults.items():
-        value = mapping.get(key)
-        if value is None:
-            fields[key] = default
-        elif key == "trained_betas":
-            fields[key] = tuple(_typed(key, beta, float) for beta in _typed(key, value, list))
-        else:
-            fields[key] = _typed(key, value, KINDS.get(key, type(default)))
+        if mapping.get(key) is not None:
+            fields[key] = _typed(key, mapping[key], KINDS.get(key, type(default)))
+    if betas := fields.get("trained_betas"):
+        fields["trained_betas"] = [_typed("trained_betas", beta, float) for beta in betas]
     return fields
 
 

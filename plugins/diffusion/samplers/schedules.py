@@ -229,10 +229,8 @@ def log_snr(s: Float[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray, np.ndar
 
 def _in_range(timesteps: Float[np.ndarray, " n"], total: int, offset: int) -> Float[np.ndarray, " n"]:
     if timesteps[0] >= total:
-        raise ValueError(
-            f"steps={len(timesteps)} with steps_offset={offset} asks for timestep {timesteps[0]:.0f} of 0 to"
-            f" {total - 1}; take fewer steps, or another timestep_spacing"
-        )
+        wrong = f"steps={len(timesteps)}, steps_offset={offset} ask for timestep {timesteps[0]:.0f} of 0 to {total - 1}"
+        raise ValueError(f"{wrong}; take fewer steps, or another timestep_spacing")
     return timesteps
 
 

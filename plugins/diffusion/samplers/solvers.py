@@ -20,7 +20,7 @@ import math
 import numpy as np
 from jaxtyping import Array, Float
 
-from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State
+from plugins.diffusion.samplers.sampler import History, Plan, Prediction, Row, Sample, Sampler, State, weighted_sum
 from plugins.diffusion.samplers.schedules import Schedule, check_choice, levels, log_snr
 
 FEW_STEPS = 15  # below this, high orders are unstable at the end
@@ -109,7 +109,7 @@ def _derivatives(lam: np.ndarray, order: int) -> Float[np.ndarray, "order 3"]:
 def dpm_update(x: Sample, prediction: Prediction, row: Row, history: History, noise: Array | None) -> State:
     """The weighted sum; `history` is the last two predictions."""
     predictions = (prediction.x0, *history)
-    x = row["x"] * x + sum(weight * x0 for weight, x0 in zip(row["x0"], predictions, strict=True))
+    x = row["x"] * x + weighted_sum(row["x0"], predictions)
     return (x if noise is None else x + row["noise"] * noise), predictions[:-1]
 
 
@@ -191,13 +191,10 @@ class SolverStep:
 def unipc_update(x: Sample, prediction: Prediction, row: Row, history: History, noise: None) -> State:
     """Correct the last step, then predict the next; `history` is the sample before it and the last predictions."""
     before, *older = history
-    x = row["keep"] * x + row["correct_x"] * before + row["correct_new"] * prediction.x0 + _sum(row["correct"], older)
+    x = row["keep"] * x + row["correct_x"] * before + row["correct_new"] * prediction.x0
+    x = x + weighted_sum(row["correct"], older)
     older = [prediction.x0, *older[:-1]]
-    return row["predict_x"] * x + _sum(row["predict"], older), (x, *older)
-
-
-def _sum(weights: Float[Array, " k"], arrays: list[Array]) -> Array:
-    return sum((weight * array for weight, array in zip(weights, arrays, strict=True)), start=0 * arrays[0])
+    return row["predict_x"] * x + weighted_sum(row["predict"], older), (x, *older)
 
 
 dpm = Sampler("dpm", dpm_plan, dpm_update, history=2)

@@ -37,7 +37,7 @@ from common.nn.init import blank, init_params
 from common.nn.text_encoder import TextConfig
 from common.training.objectives import Scope, Term, report, total
 from common.training.task import Batch, Context, Metrics, Params
-from plugins.diffusion.io.components import KINDS, load_component, load_tokenizer, load_vae, save_component
+from plugins.diffusion.io.components import MODULES, load_component, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.networks.vae import Autoencoder, Posterior
 from plugins.diffusion.pipeline import Pipeline
@@ -123,7 +123,7 @@ class DenoisingTask:
     @functools.cached_property
     def graphs(self) -> dict[str, nnx.GraphDef]:
         """The trained networks without their parameters."""
-        return {name: blank(KINDS[name].module, config)[0] for name, config in self._configs.items()}
+        return {name: blank(MODULES[type(config)], config)[0] for name, config in self._configs.items()}
 
     @functools.cached_property
     def autoencoder(self) -> Autoencoder | None:
@@ -139,13 +139,13 @@ class DenoisingTask:
         """The whole base, with shapes in place of the trained parameters; None without text encoder and tokenizer."""
         if self.text is None or self.tokenizer is None:
             return None
-        networks = {name: nnx.merge(*blank(KINDS[name].module, config)) for name, config in self._configs.items()}
+        networks = {name: nnx.merge(*blank(MODULES[type(config)], config)) for name, config in self._configs.items()}
         tokenizer = load_tokenizer(self.tokenizer)
         return Pipeline(**networks, vae=self.autoencoder, tokenizer=tokenizer, schedule=self.schedule, sampler=SAMPLER)
 
     def init(self, key: PRNGKeyArray) -> Params:
         keys = dict(zip(self._configs, jax.random.split(key, len(self._configs)), strict=True))
-        return {name: init_params(KINDS[name].module, config, keys[name]) for name, config in self._configs.items()}
+        return {name: init_params(MODULES[type(config)], config, keys[name]) for name, config in self._configs.items()}
 
     def start(self) -> Params | None:
         if self.start_from is None:

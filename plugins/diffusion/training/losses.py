@@ -12,6 +12,9 @@ from common.training.objectives import Scope, Weight, Weighted
 from plugins.diffusion.samplers.sampler import KINDS
 from plugins.diffusion.samplers.schedules import Schedule, check_choice
 
+Rows = Float[Array, "b ..."]
+Steps = Int[Array, " b"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Denoising(Weighted):
@@ -69,7 +72,7 @@ class LatentStd:
         return jnp.std(scope["output.latents"])
 
 
-def per_example(prediction: Float[Array, "b ..."], target: Float[Array, "b ..."]) -> Float[Array, " b"]:
+def per_example(prediction: Rows, target: Rows) -> Float[Array, " b"]:
     """Mean squared error of each example."""
     return jnp.mean(jnp.square(prediction - target), axis=tuple(range(1, target.ndim)))
 
@@ -82,7 +85,7 @@ def target(
     return {"epsilon": eps, "sample": x0, "v_prediction": alpha * eps - sigma * x0, "flow": eps - x0}[kind]
 
 
-def scales(schedule: Schedule, t: Int[Array, " b"], ndim: int) -> tuple[Float[Array, "b ..."], Float[Array, "b ..."]]:
+def scales(schedule: Schedule, t: Steps, ndim: int) -> tuple[Rows, Rows]:
     """alpha and sigma at timesteps `t`, shaped to broadcast over samples of `ndim` axes."""
     alpha_bar = schedule.alphas_cumprod
     shape = (-1, *(1,) * (ndim - 1))
@@ -90,22 +93,18 @@ def scales(schedule: Schedule, t: Int[Array, " b"], ndim: int) -> tuple[Float[Ar
     return alpha[t].reshape(shape), sigma[t].reshape(shape)
 
 
-def add_noise(
-    schedule: Schedule, x0: Float[Array, "b ..."], eps: Float[Array, "b ..."], t: Int[Array, " b"]
-) -> Float[Array, "b ..."]:
+def add_noise(schedule: Schedule, x0: Rows, eps: Rows, t: Steps) -> Rows:
     """x_t = alpha_t x_0 + sigma_t eps (DDPM, equation 4), with a timestep for each row."""
     alpha, sigma = scales(schedule, t, x0.ndim)
     return alpha * x0 + sigma * eps
 
 
-def training_target(
-    schedule: Schedule, x0: Float[Array, "b ..."], eps: Float[Array, "b ..."], t: Int[Array, " b"]
-) -> Float[Array, "b ..."]:
+def training_target(schedule: Schedule, x0: Rows, eps: Rows, t: Steps) -> Rows:
     """The target of the model's output at `add_noise(schedule, x0, eps, t)`, by `schedule.prediction_type`."""
     return target(schedule.prediction_type, x0, eps, *scales(schedule, t, x0.ndim))
 
 
-def snr(schedule: Schedule, t: Int[Array, " b"]) -> Float[Array, " b"]:
+def snr(schedule: Schedule, t: Steps) -> Float[Array, " b"]:
     """Signal-to-noise ratio alpha_t^2 / sigma_t^2."""
     alpha_bar = schedule.alphas_cumprod
     return jnp.asarray(alpha_bar / (1 - alpha_bar), jnp.float32)[t]
