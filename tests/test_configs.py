@@ -47,6 +47,7 @@ def leave_the_process_alone(monkeypatch):
     monkeypatch.setattr("common.training.run.setup", lambda: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_each_experiment_composes_and_builds(experiment):
     parts = build(composed(f"experiment={experiment}"))
@@ -301,6 +302,7 @@ def test_train_without_an_experiment_is_one_line(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_a_job_that_fails_does_not_end_the_sweep(tmp_path):
     done = program(tmp_path, "train.py", "-m", "experiment=film_shapes", "optim.lr=-1,-2")
     assert done.returncode == 2 and "Traceback" not in done.stderr + done.stdout

@@ -34,6 +34,7 @@ def tensors(net: str) -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("net", ORIGINAL)
 def test_distances_equal_the_originals(net):
     name, params = lpips.from_torch(tensors(net))

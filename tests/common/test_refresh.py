@@ -141,6 +141,7 @@ def straight(tmp_path_factory):
     return {lag: (folder, run(folder, task), task) for lag, (folder, task) in runs.items()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("lag", "stop"), [(0, 3), (0, 10), (3, 6), (3, 8)])
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
     """Also from a checkpoint between snapshot and swap."""

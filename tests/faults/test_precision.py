@@ -77,6 +77,7 @@ def test_bfloat16_is_near_float32(name):
     assert 0 < distance(name) < TOLERANCE
 
 
+@pytest.mark.long
 def test_bfloat16_of_a_pipeline_and_of_a_search():
     pipeline = diffusion_base()
     full, low = (pipeline("a red apple", seeds=3, steps=2, dtype=dtype) for dtype in ("float32", "bfloat16"))

@@ -86,6 +86,7 @@ def same(frames, others) -> bool:
     return all(np.array_equal(to_uint8(a), to_uint8(b)) for a, b in zip(frames, others, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("output", ["clip.mp4", "clip.gif", "frames"])
 def test_three_photos_two_times_are_nine_frames(here, weights, capsys, output):
     main([*PHOTOS, "-o", output, "--times", "2", "--fps", "23.976", "--weights", weights])

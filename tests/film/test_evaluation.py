@@ -102,6 +102,7 @@ def test_regions_are_what_moves_and_what_a_neighbour_does_not_see(tmp_path):
     assert "psnr moving (dB)" in printed and scores_of(tmp_path)[0]["psnr occluded"] is None
 
 
+@pytest.mark.long
 def test_the_network_takes_midpoints_of_midpoints():
     model, x0, x1 = toy(), textured(0), textured(6)
     frames = list(film.interpolate(model, [x0, x1], times=2))

@@ -200,6 +200,7 @@ def test_no_frame_is_encoded_twice_and_the_last_level_never(halving, encodings, 
     assert sorted(encodings.frames) == sorted(frames[::2])  # the odd ones are of the last level
 
 
+@pytest.mark.long
 def test_a_batch_has_one_of_a_few_sizes(direct, monkeypatch):
     """An accelerator compiles each; the frames are those of single calls."""
     sizes, finish = [], film.compiled._finish
@@ -277,6 +278,7 @@ def test_other_sizes_of_a_bucket_compile_nothing(direct, compilations):
     assert run(67, 95).shape == (67, 95, 3) and not compilations
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kept", "scale"), [(0, 1), (2, 2)])
 def test_the_functions_are_compiled_before_a_frame_is_encoded(direct, encodings, compilations, kept, scale):
     """The compiler's memory would come on top of theirs."""
@@ -368,6 +370,7 @@ def test_where_nothing_moves_the_network_does_not_run(config, monkeypatch):
             np.testing.assert_allclose(frame, x0 + float(moment) * (after - x0), atol=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("size", "scale", "quality"),
     [((33, 45), 4, Quality(ensemble=True)), ((5, 70), 2, Quality(precision="bfloat16"))],

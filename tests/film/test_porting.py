@@ -90,6 +90,7 @@ def test_weights_of_another_size_and_faults_of_torch(variables, reference):
 BUNDLES = ["tiny_saved_model", "tiny_checkpoint/", "tiny_checkpoint/ckpt-3.index"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", [*BUNDLES, "dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
 def test_files_of_the_reference_programs_hold_the_same_network(path):
     reference = recipe.narrow()

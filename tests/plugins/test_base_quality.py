@@ -96,6 +96,7 @@ def test_rows_are_distances_to_the_held_out_images(made):
     assert itself["frechet"] < 1e-9 < row["frechet"]
 
 
+@pytest.mark.long
 def test_the_sets_are_those_of_the_table(made):
     base, images = diffusion_base(), np.load(made / "pictures" / "images.npy")
     splits = ("unseen", "unseen_style"), ("train",), ("test",)

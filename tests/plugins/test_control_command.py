@@ -55,6 +55,7 @@ def test_a_finished_condition_with_all_settings(here, network):
     assert_image(controls=[control])
 
 
+@pytest.mark.long
 def test_two_controls_one_of_them_plug_and_play(here, network):
     generate("--control layout canny --plugin plugin --image photo.png --quiet -o out.png --control-strength 1 0.5")
     photo = cover(read_image("photo.png"), 16, 16)

@@ -62,6 +62,7 @@ def test_outside_of_its_steps_every_bit_is_the_same(network, plain):
     np.testing.assert_array_equal(run(network.on(IMAGES[0], steps=(0.3, 0.4))), plain)
 
 
+@pytest.mark.long
 def test_it_is_applied_in_its_steps_only(network, full, plain):
     """A call that begins inside of the interval is controlled: of four calls (0.3, 0.4) holds none."""
     assert difference(run(network.on(IMAGES[0], steps=(0.3, 0.4))), plain) < 1e-5
@@ -70,6 +71,7 @@ def test_it_is_applied_in_its_steps_only(network, full, plain):
     assert min(difference(half, other) for half in halves for other in (full, plain)) > 0.001
 
 
+@pytest.mark.long
 def test_guess_mode_leaves_the_unconditional_half_alone(network, plain):
     """With guidance 0 the output is the unconditional half's."""
     control = network.on(IMAGES[0], prompt_only=True)

@@ -95,6 +95,7 @@ def test_a_new_controlnet_is_the_bases_encoder_and_changes_no_prediction(base):
     np.testing.assert_allclose(seen.prediction, half.prediction, atol=0.3)
 
 
+@pytest.mark.long
 def test_a_frozen_base_has_the_type_of_the_computation(base):
     """All but the autoencoder, whose latents are the training's data; the image summary too."""
     task = task_of(base, dtype="bfloat16")

@@ -61,6 +61,7 @@ def test_hint_residuals_and_the_unets_output(io, added, unet):
     assert_near(unet(output), io["unet_out"], atol=PARITY)
 
 
+@pytest.mark.long
 def test_guess_mode(io, added, unet):
     """A factor for each tensor, from 0.1 to 1; the tensors finest first, the middle last."""
     guessed = added["cond"][1].scaled(jnp.asarray([0.8 * level for level in guess_levels(13)]))
@@ -84,6 +85,7 @@ def small():
     return unet, ControlNet.from_unet(unet, 4, rngs=nnx.Rngs(0))
 
 
+@pytest.mark.long
 def test_a_new_one_changes_nothing_and_can_learn(small):
     """Residuals are exactly 0, and the first gradient moves the zero convolutions, and these alone."""
     _, new = small

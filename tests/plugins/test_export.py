@@ -57,6 +57,7 @@ def stored_features(path: Path) -> list[np.ndarray]:
 onnx_session = functools.partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
 
 
+@pytest.mark.long
 def test_stablehlo(case, tmp_path):
     """For any number of images."""
     network, expected = case
@@ -171,6 +172,7 @@ def export(words: str) -> None:
     main(f"export --plugin plugin {words}".split())
 
 
+@pytest.mark.long
 def test_the_command_writes_programs(here, capsys):
     export(f"-o out/plugin.stablehlo --size {WIDTH} {HEIGHT}")
     assert "MediaPipePlugin" in capsys.readouterr().out

@@ -106,6 +106,7 @@ def check_litert(program: Program, path: Path, most: dict[str, float]) -> dict[s
     return sizes
 
 
+@pytest.mark.long
 def test_stablehlo(tmp_path):
     program, path = PROGRAMS["unet with features"](), tmp_path / "unet.stablehlo"
     path.write_bytes(stablehlo(program, platforms=["cpu"]))

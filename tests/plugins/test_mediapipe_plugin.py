@@ -41,6 +41,7 @@ def test_both_depthwise_methods_are_equal(shape, stride):
     np.testing.assert_allclose(*grads, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_new_plugin_changes_nothing():
     base, image = diffusion_base(), np.random.default_rng(0).random((16, 16, 3), np.float32)
     plugin = MediaPipePlugin.for_unet(base.unet.config, base.base.unit, rngs=nnx.Rngs(0))

@@ -119,6 +119,7 @@ def clip_folder(place: Path, words: int = 1000) -> Path:
     return place
 
 
+@pytest.mark.long
 def test_clip_embeds_images_and_texts_in_batches(tmp_path):
     """With images of any size, and a last batch that is not full."""
     clip, towers = features.clip(clip_folder(tmp_path), batch=2), load_two_towers(tmp_path)

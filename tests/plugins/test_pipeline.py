@@ -94,6 +94,7 @@ def test_guidance_1_leaves_the_negative_prompt_out(apples):
     assert np.abs(negative[0] - apples[0]).max() > 0.01
 
 
+@pytest.mark.long
 def test_strength_is_the_share_of_steps_that_change_an_image(apples):
     pipeline = diffusion_base()
     little = pipeline(APPLE, image=apples[0], strength=0.34, seeds=[8, 9], **QUICK)

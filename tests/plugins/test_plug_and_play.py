@@ -101,6 +101,7 @@ def test_a_call_with_a_source_row_is_two_runs_of_the_network(trajectory):
     assert np.abs(shortcut - (seen[block] - seen[f"{block}.conv2"])[:1]).max() > 0.05
 
 
+@pytest.mark.long
 def test_with_its_own_prompt_the_image_comes_back(trajectory):
     """The same noise, the same prompt, no guidance: the run is the reconstruction, with injection or without."""
     base = diffusion_base()
@@ -130,6 +131,7 @@ def test_one_inversion_serves_all_prompts(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.long
 def test_progress_counts_the_inversion():
     """Once for all batches, and not again when it is cached."""
     control, base = PlugAndPlay(IMAGE, inversion=INVERSION), diffusion_base()
@@ -165,6 +167,7 @@ def test_a_large_image_is_inverted_from_tiles(monkeypatch):
     assert latents.shape == (1, 48, 48, 4) and set(sides) == {(1, 72, 72, 3)} and len(sides) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("family", ["sdxl", "sdxl_refiner"])
 def test_an_inversion_is_cached_for_what_sdxl_reads(family, monkeypatch):
     """Its sizes enter the inversion; the refiner has no first text encoder."""

@@ -46,6 +46,7 @@ def test_json_is_one_object(here, capsys):
     assert (found["size"], found["steps"], found["sampler"]) == ([16, 16], 3, "ddim")
 
 
+@pytest.mark.long
 def test_many_images_are_numbered_by_seed(here, capsys):
     """On both devices; a long prompt is a warning."""
     options = f"--seed 9 --count 3 -o out --sheet sheet.png --preview now.png --prompt {'apple-' * 20}"

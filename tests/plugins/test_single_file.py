@@ -62,6 +62,7 @@ def checkpoint(tmp_path_factory):
     return path
 
 
+@pytest.mark.long
 def test_a_single_file_holds_the_same_networks(checkpoint, tmp_path):
     """Also a network cut out of it. Its groups and heads are not Stable Diffusion's, so the configs are given."""
     tensors = safetensors.numpy.load_file(checkpoint)

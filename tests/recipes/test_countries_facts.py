@@ -189,6 +189,7 @@ def test_each_relation_is_in_one_item():
     assert all((item.picture is None) == (item.source == "graph") and item.fields["text"] for item in items)
 
 
+@pytest.mark.long
 def test_the_tokenizer_spells_everything_and_has_not_seen_held_out_facts():
     assert len(WORDS) == COUNTRIES_NETWORK.vocab_size and WORDS.bos == COUNTRIES_NETWORK.bos
     answers = [text for one in COUNTRIES.atlas.countries for right in one.facts.values() for text in right]

@@ -126,6 +126,7 @@ def test_the_memory_belongs_to_the_weights_beside_it(folder):
     np.testing.assert_allclose(assistant.memory.values(ids), values, atol=0.01 * np.abs(values).max())
 
 
+@pytest.mark.long
 def test_refused_runs_and_folders(folder, tmp_path):
     save(tmp_path, "a.World")
     with pytest.raises(ValueError, match=r"a\.World"):

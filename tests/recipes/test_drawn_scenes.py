@@ -62,6 +62,7 @@ def test_valid_flow_leads_to_the_same_colour(drawn):
     assert seen > 0.5 * 2 * 3 * PLAIN["batch_size"] * (CROP // CELL) ** 2
 
 
+@pytest.mark.long
 def test_flows_are_shares_of_a_motion_and_some_pixels_are_seen_by_one_frame_alone(drawn):
     for batch in drawn:
         t, both = batch["time"][:, :, None, None], (batch["valid0"] * batch["valid1"])[..., None]
@@ -71,6 +72,7 @@ def test_flows_are_shares_of_a_motion_and_some_pixels_are_seen_by_one_frame_alon
     assert sum(np.abs(batch["valid0"] - batch["valid1"]).sum() for batch in drawn) > 20
 
 
+@pytest.mark.long
 def test_a_batch_is_a_function_of_seed_and_position(folder, drawn):
     batches = DrawnScenes(folder, **PLAIN).batches(3)
     assert isinstance(batches, Batches)

@@ -165,6 +165,7 @@ def test_what_is_deleted_cannot_be_told_from_what_never_was(tmp_path):
             assert abs(scores[f"auc_{attack}"] - 0.5) < 4 * error < 0.4
 
 
+@pytest.mark.long
 def test_scores_during_training():
     evaluation, model = WorldEvaluation(WORLD), Reveal(WORLD_NETWORK, rngs=nnx.Rngs(0))
     scores = evaluation.score(types.SimpleNamespace(model=lambda _: model), {})

@@ -187,6 +187,7 @@ def test_answers_that_are_too_long_are_not_asked():
     assert askable[:250].sum(0).tolist() == [227, 227, 249, 227, 154, 224, 246]
 
 
+@pytest.mark.long
 def test_tasks_accept_a_batch():
     """As the trainer traces them, without compiling."""
     for data, kind in ((COUNTRIES, WarmStart), (PLAIN_COUNTRIES, Joint)):
@@ -205,6 +206,7 @@ def test_tasks_accept_a_batch():
 # ---- evaluation
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data", "split", "least", "most"),
     [

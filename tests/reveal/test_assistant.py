@@ -81,6 +81,7 @@ def test_the_answer_is_the_networks_own(assistant, by_hand, evidence):
     assert sum(evidence.gate.values()) == pytest.approx(1, abs=1e-5) and tuple(evidence.gate) == SOURCES
 
 
+@pytest.mark.long
 def test_leaving_an_item_out_does_what_three_passes_without_it_do(assistant, by_hand, evidence):
     ids, (fuse, _) = [one.item.id for one in evidence.items], by_hand
     tokens = np.asarray(assistant.model.generate(fuse(ids), Decoding(2, 4, 0)).tokens[0])

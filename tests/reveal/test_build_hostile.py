@@ -116,6 +116,7 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert files(here / "m") == files(here / "n") and "build.json" not in files(here / "m")
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_no_half_shard_and_the_build_resumes(here, capsys):
     entries = [{"id": 0, "source": "vqa", "text": "home"}, {"id": 1, "source": "vqa", "image": "noise.jpg"}]
     write_image(here / "noise.jpg", np.random.default_rng(0).random((1200, 1200, 3), np.float32))

@@ -148,6 +148,7 @@ def test_infoseek_is_read(files):
     assert all(infoseek.span_of(given) is None for given in (None, [], ["10"], {"range": [1]}, {"wikidata": True}))
 
 
+@pytest.mark.long
 def test_every_set_is_answered_and_reported(files, place, tmp_path):
     out = tmp_path / "out"
     shown = evaluation(files, place).run(str(place), out)

@@ -58,6 +58,7 @@ def test_ours_and_numpy_are_exact(place, tmp_path, plain_memory, monkeypatch):
     assert ("planned MB" in row) == (case.name != "NumPy")
 
 
+@pytest.mark.long
 def test_the_table_of_processes_of_their_own(monkeypatch, capsys):
     monkeypatch.setattr(memory_search, "cases", lambda options, cases=memory_search.cases: cases(options)[:3:2])
     memory_search.main(SMALL)

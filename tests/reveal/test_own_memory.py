@@ -99,6 +99,7 @@ def test_what_was_left_out_is_said_by_name(here, capsys):
     assert "table.xlsx" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_photograph_finds_itself_and_a_text_its_words(here, capsys):
     found = output_of(capsys, "search", "m", "--image", "photos/17.jpg", "-k", "3", "--sources", "photos")["items"]
     assert found[0]["fields"]["from"]["file"] == ["photos", "17.jpg"][1]

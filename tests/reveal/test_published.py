@@ -44,6 +44,7 @@ def filled(model, flat):
     return nnx.merge(graph, porting.unflatten_like({**porting.flatten(params), **flat}, params))
 
 
+@pytest.mark.long
 def test_t5_is_transformers(tmp_path):
     spare = {"encoder.embed_tokens.weight": np.zeros((128, 16), np.float32)}  # of files before safetensors
     found, expected = read_t5(folder("t5", tmp_path, tensors("t5") | spare)), outputs("t5")

@@ -33,6 +33,7 @@ def asked(rows):
     return QUESTIONS["tokens"][rows], QUESTIONS["image"][rows]
 
 
+@pytest.mark.long
 def test_the_best_items_of_each_question_are_found(reader, model):
     tokens, image = asked(slice(0, 7))
     output = reader.ask(tokens, image, k=5)

@@ -132,6 +132,7 @@ def test_each_device_holds_and_encodes_its_rows(split, whole, encoded):
         assert all((a == b).all() and a.dtype == b.dtype for a, b in zip(*both, strict=True))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("split", [2], indirect=True)
 def test_a_refresh_gathers_split_parameters_once(split, params, monkeypatch):
     mesh, frozen, found = split
@@ -178,6 +179,7 @@ def test_the_warm_start_trains_everything(params, batch):
     assert trained(grads) == RETRIEVER | READER | {"vit"}
 
 
+@pytest.mark.long
 def test_reconstruction_generates_items_from_their_values_alone(params, batch):
     """Neither the question nor other items matter."""
     task = WarmStart(WORLD, NETWORK, k=1, weights=dataclasses.replace(LM, reconstruct=1))
@@ -273,6 +275,7 @@ def test_stored_keys_are_constants(params, batch, encoded, monkeypatch):
     assert set(metrics) == {"generation", "disentangle", "gap", "accuracy"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("find", ["best", "random"])
 def test_hits_are_read_with_their_scores(find, params, batch, encoded):
     task = Joint(WORLD, NETWORK, k=5, find=find, weights=LM)
