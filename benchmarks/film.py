@@ -46,7 +46,7 @@ from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa
 from benchmarks.row_log import RowLog  # noqa: E402
 
 KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
-LONG = 600  # seconds: a longer first run counts as timed, compilation (some 30 s) included
+LONG = 600  # seconds: a longer first run is the only one, and counts with its compilation
 REFERENCE_BYTES = 6600  # of the TensorFlow program for each pixel, measured at 720p
 SAME_MEAN = 1e-4  # of the two programs' frames, at most
 PEAKS = {  # FLOP/s of the float32 convolutions of an accelerator by its name: dense TF32 where it has that

@@ -200,6 +200,7 @@ def _flow(graphdef, params, x0, x1, time) -> Float[Array, "b h w 4"]:
     return jnp.concatenate([output.backward_flow[0], output.forward_flow[0]], axis=-1)
 
 
+# For `compile`, also where the names above are replaced by functions that count calls (`benchmarks/film.py`).
 STAGES, FLOW = (_encode, _coarse, _finish), _flow
 
 

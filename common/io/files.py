@@ -37,6 +37,7 @@ from pathlib import Path
 
 FRAME_PATTERN = r"frame_\d+\.png"
 _CLEANED: set[Path] = set()
+HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]  # in the names of temporary files
 _JOB, _SHOWN = ".job", ".shown"  # files of a workspace: what it works for; the output that it made before the end
 
 
@@ -349,22 +350,26 @@ def _resolve(path: str | Path) -> Path:
         return Path(os.path.realpath(path))
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Removes what killed programs of this machine have left in a folder."""
+    for entry in list(folder.iterdir()):
+        left = re.fullmatch(rf"\.partial-{HOST}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name)
+        if left is None:
+            continue
+        import psutil  # 20 ms, when there is something left
+
+        if not psutil.pid_exists(int(left[1])):
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+
+
 def _temporary(target: Path, suffix: str = "") -> Path:
-    """A new name beside the target; what killed programs of this machine left there is removed, once a folder."""
-    host = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:6]
+    """A new name beside the target; leftovers there are removed, once a folder."""
     folder = target.parent
     if folder not in _CLEANED and folder.is_dir():
         _CLEANED.add(folder)
-        for entry in list(folder.iterdir()):
-            left = re.fullmatch(rf"\.partial-{host}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name)
-            if left is None:
-                continue
-            import psutil  # 20 ms, when there is something left
-
-            if not psutil.pid_exists(int(left[1])):
-                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+        remove_leftovers(folder)
     # without the stem of the target: a long name must stay within the limit of the disk
-    return folder / f".partial-{host}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    return folder / f".partial-{HOST}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
 
 
 @contextlib.contextmanager

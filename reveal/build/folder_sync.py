@@ -38,13 +38,13 @@ class Follower:
             raise ValueError(f"{other.reader}:{other.path}: folders of documents are followed; give documents:FOLDER")
         self.sources, self.assistant, self.side = sources, assistant, side
         self._known: dict[Key, tuple[int, list[int]]] = {}  # checksum and ids of the items of each name
-        self._version: int | None = None  # of the memory that has them
+        self._state: str | None = None  # of the memory that has them: the hash of its manifest
 
     def sync(self, memory: Memory, progress: bool = False) -> Report:
         """Items that came otherwise (`reveal add --text`) stay. Raises FileNotFoundError for a missing folder, and as
         `memory_build.add`; then nothing is changed."""
         started, encoder = time.perf_counter(), Encoder(self.assistant, Skips(), self.side, progress)
-        known = self._known = self._known if self._version == memory.version else _origins(memory)
+        known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
         followed = {_source(source) for source in self.sources}
         there: dict[Key, int] = {}
         for source in self.sources:
@@ -55,7 +55,7 @@ class Follower:
         deleted = [number for key in old for number in known[key][1]]
         edited = sum(key in renewed for key in old if known[key][1])
         written: list[int] = []
-        self._version = None  # if the change fails, the memory is looked through again
+        self._state = None  # if the change fails, the memory is looked through again
         with memory.changing() as change:
             change.delete(deleted)
             for key in old:
@@ -66,14 +66,14 @@ class Follower:
                     written.append(number)
         for key in renewed:  # what cannot be used is not tried again until it changes
             known.setdefault(key, (there[key], []))
-        self._version = memory.version
+        self._state = memory.manifest.hash()
         counts = {"added": len(written), "edited": edited, "removed": len(deleted)}
         return Report.of(memory, started, written, encoder.skips, **counts)
 
     def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:
         for source in self.sources:
             only = {file for name, file in names if name == _source(source)}
-            with contextlib.suppress(Empty):  # its last file was deleted
+            with contextlib.suppress(Empty):  # all its files were deleted meanwhile
                 yield from (dataclasses.replace(item, id=None) for item in source.read(skips, only=only))
 
 

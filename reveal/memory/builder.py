@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from common.io.files import atomic_output
+from common.io.files import atomic_output, remove_leftovers
 from common.io.tensor_files import read_json
 from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
 from reveal.memory.items import Item, ids_of
@@ -135,7 +135,7 @@ def _begin(folder: Path, recipe: dict) -> Lock:
     _refuse_memory(folder)
     if not path.is_file():
         if folder.is_dir():
-            remove_partial(folder)  # of a build that was killed before its recipe was written
+            remove_leftovers(folder)  # of a build that was killed before its recipe was written
         if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
             raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
         with atomic_output(path, durable=True) as temporary:

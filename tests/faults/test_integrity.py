@@ -240,7 +240,15 @@ def test_what_a_killed_program_left_is_removed(folder):
     files._CLEANED.clear()
     with atomic_output(output / "b.txt"):
         pass
-    assert names - {path.name for path in output.iterdir()} == {running.replace(f"-{os.getpid()}-", f"-{ended.pid}-")}
+    stopped = running.replace(f"-{os.getpid()}-", f"-{ended.pid}-")
+    assert names - {path.name for path in output.iterdir()} == {stopped}
+    for place, name in ((folder.parent / "begun", stopped), (folder.parent / "used", running)):
+        place.mkdir()
+        (place / name).touch()
+    assert len(Memory.create(folder.parent / "begun", Memory(folder).layout)) == 0  # the build before was killed
+    with pytest.raises(FileExistsError, match="used"):
+        Memory.create(folder.parent / "used", Memory(folder).layout)
+    assert (folder.parent / "used" / running).is_file()
 
 
 def test_a_full_disk_is_named(folder, tmp_path):

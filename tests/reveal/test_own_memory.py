@@ -158,8 +158,9 @@ def test_folders_are_followed(here, capsys):
     assert output_of(capsys, "ask", "-", "who is the lighthouse keeper?", "--memory", "m")["answer"].endswith("Ines.")
 
 
-def test_only_files_that_changed_are_read_again(here, monkeypatch):
+def test_only_files_that_changed_are_read_again(here, capsys, monkeypatch):
     """And what is stored is read once, while this program alone changes the memory."""
+    output_of(capsys, "build", "notes", "photos", "--encoder", "clip", "--quiet", "-o", "x")  # of the same version
     for file in (path for folder in ("photos", "notes") for path in Path(folder).rglob("*") if path.is_file()):
         os.utime(file, (1e9, 1e9))
     read, opened, stored = [], Path.read_bytes, []
@@ -170,6 +171,10 @@ def test_only_files_that_changed_are_read_again(here, monkeypatch):
     sources = [Items("documents", name, {"source": name, "words": 48, "overlap": 9}) for name in ("photos", "notes")]
     follower = folder_sync.Follower(sources, TwoTowerAssistant.load("clip", memory))
     assert follower.sync(memory).version == 1 and len(read) >= PHOTOS + NOTES and sum(stored) == len(memory)
+    stored.clear()
+    for other in (Memory("x"), memory):
+        assert follower.sync(other).version == 1
+    assert sum(stored) == 2 * len(memory)
     for number in range(2):
         read.clear()
         stored.clear()
