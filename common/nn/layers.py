@@ -52,4 +52,6 @@ class Embedding(nnx.Module):
         self.embedding = nnx.Param(0.02 * jax.random.normal(rngs.params(), (count, width)))
 
     def __call__(self, ids: Int[Array, "*b"]) -> Float[Array, "*b c"]:
-        return self.embedding[...][ids]
+        table = self.embedding[...]
+        # In float32, so that the gradient of a frequent id is added up in it: in bfloat16 a sum of ones ends at 256.
+        return table.astype(jnp.float32)[ids].astype(table.dtype)

@@ -35,8 +35,8 @@ from common.io.files import atomic_folder, check_output_folder, require_file
 from recipes.film_small.photograph_cache import Album
 
 WHEELS = (
-    *("antlr4-python3-runtime", "beartype", "docstring-parser", "hydra-core", "natsort", "omegaconf", "tensorboardX"),
-    *("typeguard", "tyro"),
+    *("antlr4-python3-runtime", "beartype", "docstring-parser", "hydra-core", "lazy-loader", "natsort", "omegaconf"),
+    *("packaging", "tensorboardX", "tqdm", "typeguard", "tyro"),
 )
 SIDE = 960  # px of a photograph's longer side
 QUALITIES = range(85, 20, -5)  # of WebP, from the best

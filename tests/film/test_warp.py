@@ -29,8 +29,11 @@ def constant_flow(dx: float, dy: float) -> jax.Array:
     return jnp.broadcast_to(jnp.array([dx, dy], jnp.float32), (2, 5, 6, 2))
 
 
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
 @pytest.mark.parametrize(("case", "mode"), [*((case, "jit") for case in range(5)), (2, "vmap")])
-def test_values_and_both_gradients_equal_the_reference(reference, case, mode):
+def test_values_and_both_gradients_equal_the_reference(reference, monkeypatch, case, mode, backend):
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    jax.clear_caches()
     image, flow, cotangent = (jnp.asarray(reference[f"{k}_{case}"]) for k in ("image", "flow", "cotangent"))
     out, pull = jax.vjp(MODES[mode], image, flow)
     grad_image, grad_flow = pull(cotangent)
@@ -44,6 +47,16 @@ def test_far_outside_is_the_corner_with_no_gradient(dx, dy, x, y):
     out, pull = jax.vjp(lambda flow: MODES["jit"](jnp.asarray(IMAGE), flow), constant_flow(dx, dy))
     np.testing.assert_allclose(out, np.broadcast_to(IMAGE[:, y, x][:, None, None], out.shape), atol=1e-6)
     np.testing.assert_array_equal(pull(jnp.ones_like(out))[0], 0)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_many_gradients_of_bfloat16_add_up(monkeypatch, backend):
+    """In bfloat16 a sum of ones ends at 256."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    image, to_corner = jnp.zeros((1, 32, 32, 1), jnp.bfloat16), jnp.full((1, 32, 32, 2), -1e6)
+    gradient = jax.grad(lambda image: backward_warp(image, to_corner).astype(jnp.float32).sum())(image)
+    assert gradient.dtype == jnp.bfloat16
+    assert gradient[0, 0, 0, 0] == gradient.sum() == 32 * 32
 
 
 def test_nan_is_not_hidden():
