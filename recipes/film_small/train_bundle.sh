@@ -1,21 +1,19 @@
 #!/bin/sh
-# Trains from a bundle (recipes/film_small/bundle.py) for some minutes; resumes.
+# Trains experiment=film_small_device from a bundle (recipes/film_small/bundle.py) for some minutes; resumes.
 #   sh recipes/film_small/train_bundle.sh MINUTES FOLDER [words for train.py]
-# Run it in the root of the repository, with the bundle in data/bundle or in $BUNDLE, by $PYTHON (python3), for
-# $EXPERIMENT (film_small_device). FOLDER gets weights.safetensors, metrics.jsonl, config.yaml, train.log and the newest
-# picture.
+# Run it in the root of the repository, with the bundle in data/bundle or in $BUNDLE, by $PYTHON (python3). FOLDER gets
+# weights.safetensors, metrics.jsonl, config.yaml, train.log and the newest picture.
 set -eu
 minutes=$1 folder=$2
 shift 2
-bundle=${BUNDLE:-data/bundle} python=${PYTHON:-python3} experiment=${EXPERIMENT:-film_small_device}
-run=runs/$experiment
+bundle=${BUNDLE:-data/bundle} python=${PYTHON:-python3} run=runs/film_small_device
 mkdir -p "$folder" runs
 if ! [ -d runs/.packages ]; then
     "$python" -m pip install --quiet --no-index --no-deps --no-compile --target runs/.packages "$bundle"/wheels/*.whl
 fi
 export PYTHONPATH="$PWD:$PWD/runs/.packages" PYTHONUNBUFFERED=1
 stopped=0
-timeout --signal=INT "${minutes}m" "$python" train.py "experiment=$experiment" "data.folder=$bundle/photographs" \
+timeout --signal=INT "${minutes}m" "$python" train.py experiment=film_small_device "data.folder=$bundle/photographs" \
     "data.film=$bundle/film.mp4" data.run=9 logger.tensorboard=false trainer.progress=false "$@" \
     >>"$folder/train.log" 2>&1 || stopped=$?
 tail -n 5 "$folder/train.log"
