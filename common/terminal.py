@@ -8,9 +8,11 @@ import ast
 import contextlib
 import dataclasses
 import importlib
+import importlib.metadata
 import inspect
 import json
 import os
+import platform
 import re
 import signal
 import sys
@@ -146,6 +148,9 @@ def dispatch(
         lines = "\n".join(f"  {known:10}{summary}" for known, summary in summaries.items())
         say(f"usage: {program} COMMAND ... (each with --help)\n\n{lines}{examples_of(program, about)}")
         return
+    if name == "--version":
+        say(versions())
+        return
     if name in COMPLETION:
         kinds = {known: kind for known, (kind, _) in commands.items()}
         tyro.extras.subcommand_cli_from_dict(kinds, prog=program, args=[name, *options])
@@ -156,6 +161,15 @@ def dispatch(
     command = parse(kind, options, f"{program} {name}", about, groups)
     with exits(program, out_of_memory=out_of_memory):
         getattr(importlib.import_module(module, package), name)(command)
+
+
+def versions() -> str:
+    """Of this project, Python and JAX, and JAX's devices."""
+    import jax
+
+    devices = ", ".join(sorted({device.device_kind for device in jax.devices()}))
+    ours = importlib.metadata.version("film-plugins-reveal")
+    return f"film-plugins-reveal {ours}, Python {platform.python_version()}, JAX {jax.__version__}, on {devices}"
 
 
 def examples_of(program: str, text: str | None) -> str:

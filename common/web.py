@@ -20,6 +20,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -41,6 +42,7 @@ from common.runtime import setup
 QUEUE = "work"  # `concurrency_id` of all that computes
 WAITING = 16  # jobs in the queue; more are asked to come again
 LARGEST = 200 << 20  # bytes of an upload
+LAST_PORT = 65535
 PATIENCE = 10  # seconds that the end of a server waits for its job's next step
 EXAMPLES = Path(__file__).parents[1] / "examples"  # of the repository: not in a wheel
 BAR = gr.Progress()
@@ -109,7 +111,19 @@ def folder(request: gr.Request) -> Path:
 
 
 def serve(page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str) -> None:
-    """Serves a page until Ctrl-C. Raises OSError for a port that is taken."""
+    """Serves a page until Ctrl-C. Raises ValueError for a port that is none, OSError for one that is taken or for an
+    address that is not this machine's."""
+    if not 0 <= serving.port <= LAST_PORT:
+        raise ValueError(f"--port {serving.port}: give a number from 0 (any that is free) to {LAST_PORT}")
+    try:  # Gradio would try an unknown address for ever
+        family, kind, *_, place = socket.getaddrinfo(serving.host, serving.port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as server:
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind(place)
+    except OSError as error:
+        where = f"--host {serving.host} --port {serving.port}"
+        way = "give an address of this machine, and --port 0 for any port"
+        raise OSError(f"{where}: {error.strerror}; {way}") from error
     setup()
     before = tempfile.tempdir
     temporary = tempfile.mkdtemp(prefix="page-")

@@ -224,6 +224,9 @@ def main(arguments: list[str] | None = None) -> None:
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
     words = sys.argv[1:] if arguments is None else arguments
+    if words == ["--version"]:
+        terminal.say(terminal.versions())
+        return
     name = words[0] if words and words[0] in COMMANDS else ""
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
     about = f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help)."

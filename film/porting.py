@@ -144,7 +144,7 @@ def to_torch(model: Film) -> dict[str, np.ndarray]:
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
     """A network from our own flat parameters, as `common.weights.model_file.load_weights` gives them."""
-    graphdef, shapes = blank(Film, config)
+    graphdef, shapes = blank(Film, config, len(params))
     on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
     return nnx.merge(graphdef, porting.unflatten_like(on_device, shapes))
 

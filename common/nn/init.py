@@ -23,12 +23,19 @@ COMPILE_FAST = {"xla_backend_optimization_level": 0}
 
 
 class Keys(nnx.Rngs):
-    """The keys for parameters of `nnx.Rngs(key)`, in the same order."""
+    """The keys for parameters of `nnx.Rngs(key)`, in the same order; ValueError when more than `most` are drawn."""
 
-    def __init__(self, key: PRNGKeyArray):
+    def __init__(self, key: PRNGKeyArray, most: int | None = None):
         super().__init__()
         count = itertools.count()
-        self.params = nnx.static(lambda: jax.random.fold_in(key, next(count)))
+
+        def draw() -> PRNGKeyArray:
+            number = next(count)
+            if number == most:
+                raise ValueError(f"the config describes more layers than {most} tensors can be: take the weights' own")
+            return jax.random.fold_in(key, number)
+
+        self.params = nnx.static(draw)
 
 
 def init_params(network: type, config: Any, key: PRNGKeyArray) -> dict[Any, Any]:
@@ -37,8 +44,11 @@ def init_params(network: type, config: Any, key: PRNGKeyArray) -> dict[Any, Any]
 
 
 @functools.lru_cache(maxsize=8)
-def blank(network: type, config: Any) -> tuple[Any, dict[Any, Any]]:
+def blank(network: type, config: Any, most: int | None = None) -> tuple[Any, dict[Any, Any]]:
     """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
-    a UNet's initial values takes longer than reading a small one."""
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0)))))
+    a UNet's initial values takes longer than reading a small one.
+
+    `most` is the number of tensors in a file: a config that claims a million layers is refused by ValueError before
+    they are made."""
+    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0), most))))
     return graphdef, nnx.to_pure_dict(state)

@@ -60,9 +60,9 @@ def suits(value: Any, hint: Any) -> bool:
     looks at one item of each."""
 
     def ones(value: Any) -> Iterator[Any]:  # the value with a single item in each list and mapping
-        if isinstance(value, list):
+        if isinstance(value, list) and value:
             yield from ([one] for item in value for one in ones(item))
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and value:
             yield from ({key: one} for key, item in value.items() for one in ones(item))
         else:
             yield value

@@ -5,7 +5,7 @@
 | `hf:OWNER/NAME` | the folder of a repository of the Hugging Face hub, with the files that are needed |
 | `hf:OWNER/NAME/FILE` | one file of it |
 | `hf:OWNER/NAME/FOLDER/` | one folder of it, with the files that are needed |
-| `https://HOST/FILE` | the file |
+| `https://HOST/FILE` | the file; by `http://` from this machine alone, or with a digest |
 
 `@REVISION` at the end of the first three chooses a branch, tag or commit; `#sha256=DIGEST` at the end of the last, or
 of `hf:.../FILE`, refuses any other content. A download shows its progress, is resumed if it breaks off (of the hub),
@@ -19,15 +19,20 @@ formats of other frameworks, pictures, or single-file checkpoints beside the sam
 import hashlib
 import os
 import re
+import typing
 from collections.abc import Callable, Iterable, Sequence
 from glob import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
+
+from tqdm import tqdm
 
 from common.io.files import cache_folder
 
 HUB, WEB = "hf:", ("https://", "http://")
-LARGEST = 50_000_000_000  # bytes that one address may bring
+LOCAL = ("localhost", "127.0.0.1", "::1")  # hosts that are this machine
+LARGEST, PART = 50_000_000_000, 1 << 20  # bytes that one address may bring; that are written at a time
 SMALL = (".json", ".txt", ".model", ".yaml", ".yml", ".md", ".spm", ".index", ".pb")  # configs and vocabularies
 PRECISIONS = ("fp16", "bf16", "non_ema", "ema_only")  # variants in the names of weights; "": full precision
 ADDRESS_FILE = ".address"  # suffix of the file beside a download that has its address
@@ -51,7 +56,10 @@ def local(path: str | Path, variant: str | None = None, pickles: bool = False) -
     if text.startswith(HUB):
         return _from_hub(*_digest_of(text), lambda names: needed_files(names, variant, pickles))
     if text.startswith(WEB):
-        return _from_web(*_digest_of(text))
+        address, digest = _digest_of(text)
+        if text.startswith("http://") and not digest and urlsplit(text).hostname not in LOCAL:
+            raise ValueError(f"{text}: anybody on the way can change it; give https://, or #sha256=DIGEST")
+        return _from_web(address, digest)
     return Path(path)
 
 
@@ -91,9 +99,9 @@ def _precision(name: str) -> str:
 def _digest_of(text: str) -> tuple[str, str]:
     """An address and its digest, or ""."""
     address, _, digest = text.partition("#sha256=")
-    if digest and not re.fullmatch(r"[0-9a-f]{64}", digest):
+    if digest and not re.fullmatch(r"[0-9a-fA-F]{64}", digest):
         raise ValueError(f"{text}: a sha256 is 64 hexadecimal digits, not {len(digest)} characters {digest[:12]!r}")
-    return address, digest
+    return address, digest.lower()
 
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
@@ -131,7 +139,8 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
         errors.LocalEntryNotFoundError,
         errors.IncompleteSnapshotError,
     ) as error:
-        raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached") from error
+        way = "check the network, unset HF_HUB_OFFLINE, or give a path"
+        raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached: {way}") from error
     except (errors.HfHubHTTPError, httpx2.TransportError) as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error
     path = Path(folder) / inside
@@ -150,17 +159,16 @@ def _from_web(address: str, digest: str) -> Path:
     folder = cache_folder() / "downloads"
     name = f"{hashlib.sha256(address.encode()).hexdigest()[:12]}-{PurePosixPath(address.split('?')[0]).name}"
     try:
-        if not (folder / name).exists():
-            with requests.get(address, stream=True, timeout=30) as answer:
-                answer.raise_for_status()
-                _check_size(address, int(answer.headers.get("Content-Length") or 0))
         pooch.get_logger().setLevel("WARNING")
-        downloader: Any = pooch.HTTPDownloader(progressbar=True, timeout=30)
-        known = f"sha256:{digest}" if digest else None
+        known, downloader = f"sha256:{digest}" if digest else None, typing.cast(Any, _download)
         path = Path(pooch.retrieve(address, known, name, folder, downloader=downloader))
         path.with_name(name + ADDRESS_FILE).write_text(address, "utf-8")
+    except requests.HTTPError as error:
+        status = None if error.response is None else error.response.status_code
+        raise ConnectionError(f"{address}: the server answers {status}; check the address") from error
     except requests.RequestException as error:
-        raise ConnectionError(f"{address}: {' '.join(str(error).split())}") from error
+        way = "check the address and the network"
+        raise ConnectionError(f"{address} cannot be reached ({type(error).__name__}): {way}") from error
     except ValueError as error:
         if "hash" not in str(error):
             raise
@@ -168,7 +176,24 @@ def _from_web(address: str, digest: str) -> Path:
     return path
 
 
+def _download(address: str, output: str, pooch: Any) -> None:
+    """For pooch: the bytes are counted as they come, whatever the server says there are."""
+    import requests
+
+    with requests.get(address, stream=True, timeout=30) as answer, Path(output).open("wb") as file:
+        answer.raise_for_status()
+        size = int(answer.headers.get("Content-Length") or 0)
+        _check_size(address, size)
+        with tqdm(total=size or None, unit="B", unit_scale=True, desc=PurePosixPath(address).name) as bar:
+            for part in answer.iter_content(PART):
+                _check_size(address, file.tell() + len(part))
+                file.write(part)
+                bar.update(len(part))
+
+
 def _check_size(address: str, size: int) -> None:
-    most = int(os.environ.get("FILM_LARGEST_DOWNLOAD", LARGEST))
-    if size > most:
-        raise ValueError(f"{address} has {size:,} bytes, more than {most:,}: set FILM_LARGEST_DOWNLOAD to allow it")
+    given = os.environ.get("FILM_LARGEST_DOWNLOAD", str(LARGEST))
+    if not given.isdecimal():
+        raise ValueError(f"FILM_LARGEST_DOWNLOAD is {given!r}: give a whole number of bytes")
+    if size > int(given):
+        raise ValueError(f"{address} has over {int(given):,} bytes: set FILM_LARGEST_DOWNLOAD to allow it")

@@ -46,7 +46,7 @@ def fill(network: type, config: Any, source: Mapping[str, np.ndarray], dtype: An
 
     ValueError lists every tensor that is missing, left over, of another shape, or not finite."""
     float_type = jnp.dtype(dtype_name(dtype))
-    graphdef, abstract = blank(network, config)
+    graphdef, abstract = blank(network, config, len(source))
     target = {
         path: jax.ShapeDtypeStruct(leaf.shape, float_type if porting.is_float(leaf.dtype) else leaf.dtype)
         for path, leaf in porting.flatten(abstract).items()

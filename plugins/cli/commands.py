@@ -173,8 +173,7 @@ class Condition(Printing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Export(Printing):
-    """Write a trained plugin or a network of a base as one file for other programs, or a plugin's features of one
-    image."""
+    """Write a plugin, its features of an image, or a network of a base as one file for other programs."""
 
     plugin: str | None = None
     """A MediaPipe plugin or a T2I-Adapter: a folder, a single file, or a shipped name."""

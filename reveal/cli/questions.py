@@ -49,6 +49,8 @@ def ask(command: commands.Ask) -> None:
         raise ValueError(f"--beams {command.beams}: 1 (greedy) or more")
     if command.no_memory and (command.memory or command.k or command.sources):
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
+    if command.k == 0:
+        raise ValueError("-k 0 reads no items: give 1 or more, or --no-memory")
     memory = None if command.no_memory else command.memory or str(pretrained.memory())
     assistant = load_assistant(command, memory)
     from reveal.network.generator import Decoding

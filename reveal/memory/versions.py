@@ -38,9 +38,16 @@ class Snapshot:
 
     def __init__(self, folder: str | Path, encoder: str | None = None):
         self.folder, self._token = Path(folder), secrets.token_hex(8)
-        self.manifest = read_manifest(self.folder)
-        check_encoder(self.layout, encoder, self.folder)
-        self.shards = [Shard(self.folder, info, self.layout) for info in self.manifest.shards]
+        while True:
+            self.manifest = read_manifest(self.folder)
+            check_encoder(self.layout, encoder, self.folder)
+            try:
+                self.shards = [Shard(self.folder, info, self.layout) for info in self.manifest.shards]
+                return
+            except (FileNotFoundError, ValueError):
+                if read_manifest(self.folder) == self.manifest:
+                    raise
+                # Another program has made the next version meanwhile, and removed files of this one.
 
     @property
     def layout(self) -> Layout:

@@ -44,7 +44,7 @@ def load(path: str | Path) -> Reveal:
 def load_with_metadata(path: str | Path) -> tuple[Reveal, model_file.Metadata]:
     """The network and the file's header; raises as `load`."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
-    graph, shapes = blank(Reveal, RevealConfig.from_json(header.config))
+    graph, shapes = blank(Reveal, RevealConfig.from_json(header.config), len(flat))
     return nnx.merge(graph, _fill(flat, shapes, path)), header
 
 
@@ -55,7 +55,7 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
     stored = RevealConfig.from_json(header.config)
     if dataclasses.replace(stored, prior=config.prior, tower=stored.tower or config.tower) != config:
         raise ValueError(f"{path} holds {stored}, the task asks for {config}: set task.network to the file's")
-    params = _fill(flat, blank(Reveal, stored)[1], path)
+    params = _fill(flat, blank(Reveal, stored, len(flat))[1], path)
     if stored.tower is None and config.tower is not None:
         tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
         params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}

@@ -128,7 +128,7 @@ def sections(file: Path) -> list[tuple[str, str]]:
         logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what cannot be read is an error below
         try:
             pages = [page.extract_text() for page in pypdf.PdfReader(file).pages]
-        except (pypdf.errors.PyPdfError, KeyError, TypeError, RecursionError) as error:
+        except Exception as error:  # of a damaged file, of nearly any type
             raise ValueError(f"no PDF that can be read: {error or type(error).__name__}") from error
         return [(f"{own}, page {number}", text) for number, text in enumerate(pages, 1)]
     text = file.read_text("utf-8-sig", "replace")

@@ -10,6 +10,7 @@ from fake_hub import hub
 from huggingface_hub import constants
 from refusal import refused
 
+from common.io.files import cache_folder
 from common.weights import at_hand
 from common.weights.remote import is_address, local, needed_files
 
@@ -112,6 +113,22 @@ def test_a_web_address_is_kept_and_its_digest_checked(server, monkeypatch):
     monkeypatch.setenv("FILM_LARGEST_DOWNLOAD", "100")
     assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, f"{server.address}/who/diffusion/picture.png")
     assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, "hf:who/diffusion/picture.png")
+    monkeypatch.setenv("FILM_LARGEST_DOWNLOAD", "1GB")
+    assert "1GB" in refused(ValueError, local, f"{server.address}/who/diffusion/picture.png")
+    assert local(f"{address}#sha256={digest.upper()}") == path
+    assert "#sha256" in refused(ValueError, local, "http://example.com/weights.safetensors")
+
+
+def test_bytes_are_counted_whatever_the_server_says(server, monkeypatch):
+    """Of an answer without a length, as of a server that compresses."""
+    monkeypatch.setenv("FILM_LARGEST_DOWNLOAD", "1000")
+    monkeypatch.setattr("common.weights.remote.PART", 100)
+    monkeypatch.setattr("requests.structures.CaseInsensitiveDict.get", lambda *_: None)
+    (server.root / "long.bin").write_bytes(bytes(1001))
+    (server.root / "short.bin").write_bytes(bytes(1000))
+    assert "FILM_LARGEST_DOWNLOAD" in refused(ValueError, local, f"{server.address}/long.bin")
+    assert local(f"{server.address}/short.bin").stat().st_size == 1000
+    assert [path.name for path in cache_folder().rglob("*long.bin*")] == []
 
 
 def test_what_was_fetched_is_listed_with_its_address_and_licence(server):

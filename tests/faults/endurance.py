@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-sys.path += [str(ROOT / "tests" / name) for name in ("common", "plugins", "recipes", "reveal")]
+sys.path += [str(ROOT), *(str(ROOT / "tests" / name) for name in ("common", "plugins", "recipes", "reveal"))]
 
 import jax  # noqa: E402
 import numpy as np  # noqa: E402

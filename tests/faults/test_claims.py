@@ -5,12 +5,15 @@ import struct
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from refusal import refused
 
 from common.io.torch_file import read_torch
 from common.nn.text_encoder import TextConfig
+from common.weights.torch_names import fill
 from film.config import FilmConfig
+from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.unet_config import UNetConfig
 from reveal.network.config import RevealConfig, VitConfig
 
@@ -118,3 +121,15 @@ def test_torch_files(tmp_path, claim):
 )
 def test_layers_of_a_header(make, name):
     assert name in refused(ValueError, make)
+
+
+def test_layers_that_the_tensors_cannot_be():
+    """Each number is within its limit, and all together are 14,000 transformers."""
+    config = UNetConfig.from_json({"transformer_layers_per_block": 1000})
+    assert "3 tensors" in refused(ValueError, lambda: fill(UNet, config, dict.fromkeys("abc", np.zeros(1))))
+
+
+@pytest.mark.parametrize("item", [[[]], [{}], {"": []}])
+def test_lists_within_a_list_of_names(item):
+    fields = {"down_block_types": ["DownBlock2D", "DownBlock2D", "DownBlock2D", item]}
+    assert "down_block_types" in refused(ValueError, lambda: UNetConfig.from_json(fields))

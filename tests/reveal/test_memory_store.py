@@ -439,6 +439,22 @@ def test_programs_that_read_go_on(folder, change):
     assert not reader.reopen()
 
 
+def test_a_memory_opens_while_another_program_makes_the_next_version(folder, monkeypatch):
+    """Between the manifest and the files that it names."""
+    other, opened = Memory(folder), []
+
+    def shard(*arguments: object) -> Shard:
+        opened.append(arguments)
+        if len(opened) == 1:
+            other.compact()
+        return Shard(*arguments)
+
+    monkeypatch.setattr("reveal.memory.versions.Shard", shard)
+    found = Memory(folder)
+    assert found.version == other.version == 2 and len(found) == len(other)
+    found.verify()
+
+
 def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monkeypatch):
     reader, writer, keys = Memory(folder), Memory(folder), drawn(25)[1]
     assert reader.search(keys[7:8], k=1).ids[0, 0] == 7

@@ -300,6 +300,9 @@ def test_sections_of_documents(tmp_path):
     ]
     assert sections(tmp_path / "page.html") == [("page", ""), ("A b", "text")]
     assert sections(tmp_path / "paper.pdf") == [("paper, page 1", "inside")]
+    (tmp_path / "paper.pdf").write_bytes(pdf("inside").replace(b"trailer\n<<", b"trailer\n\0\0"))  # pypdf's own error
+    with pytest.raises(ValueError, match="no PDF"):
+        sections(tmp_path / "paper.pdf")
     with pytest.raises(FileNotFoundError):
         list(records(tmp_path / "nowhere", skips=Skips()))
     with pytest.raises(ValueError, match="overlap"):
