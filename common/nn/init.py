@@ -20,6 +20,7 @@ from jaxtyping import PRNGKeyArray
 # For `jax.jit` of an initialisation. It runs once, and each parameter has a random generator of its own: LLVM would
 # optimise them for most of the time.
 COMPILE_FAST = {"xla_backend_optimization_level": 0}
+FEW = 500  # parameters that are always made, in a second or two, so that an error can list those that a file lacks
 
 
 class Keys(nnx.Rngs):
@@ -50,5 +51,6 @@ def blank(network: type, config: Any, most: int | None = None) -> tuple[Any, dic
 
     `most` is the number of tensors in a file: a config that claims a million layers is refused by ValueError before
     they are made."""
+    most = most and max(most, FEW)
     graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0), most))))
     return graphdef, nnx.to_pure_dict(state)
