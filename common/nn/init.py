@@ -33,7 +33,7 @@ class Keys(nnx.Rngs):
         def draw() -> PRNGKeyArray:
             number = next(count)
             if number == most:
-                raise ValueError(f"the config describes more layers than {most} tensors can be: take the weights' own")
+                raise ValueError(f"the config describes over {most} parameters, too many for the file: take its own")
             return jax.random.fold_in(key, number)
 
         self.params = nnx.static(draw)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import io
 import logging
 import re
 import time
@@ -126,8 +127,9 @@ def sections(file: Path) -> list[tuple[str, str]]:
     if suffix == ".pdf":
         pypdf = optional("pypdf", "documents")
         logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # what cannot be read is an error below
+        content = io.BytesIO(file.read_bytes())
         try:
-            pages = [page.extract_text() for page in pypdf.PdfReader(file).pages]
+            pages = [page.extract_text() for page in pypdf.PdfReader(content).pages]
         except Exception as error:  # of a damaged file, of nearly any type
             raise ValueError(f"no PDF that can be read: {error or type(error).__name__}") from error
         return [(f"{own}, page {number}", text) for number, text in enumerate(pages, 1)]
