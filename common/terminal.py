@@ -10,6 +10,8 @@ import dataclasses
 import importlib
 import importlib.metadata
 import inspect
+import io
+import itertools
 import json
 import os
 import platform
@@ -27,7 +29,13 @@ from typing import Annotated, Any
 
 import tyro
 
-COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")  # of a shell, for a program with commands
+COMPLETION = ("--print-completion", "--tyro-print-completion")  # the second is tyro's own name
+SHELLS = {  # what tyro's scripts lack: files, where no option and no command begins with the word
+    "bash": """_files_or_{0}() {{ _tyro_{0}; [[ ${{COMPREPLY[*]}} ]] || COMPREPLY=(); }}
+complete -o default -F _files_or_{0} {0}""",
+    "zsh": "(( compstate[nmatches] )) || _files",
+    "fish": "complete --force-files --command {0}",
+}
 CONFIG = (  # of the commands' parsers
     tyro.conf.OmitArgPrefixes,
     tyro.conf.DisallowNone,
@@ -36,6 +44,7 @@ CONFIG = (  # of the commands' parsers
 )
 POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
 DEFAULT = re.compile(r"[;.]? None: ([^.]+(?:\.\d[^.]*)*)\.$")  # what a left out option does: the end of its text
+UNPARSED = r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*)\]"  # tyro's words
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # in the text of JAX's RuntimeError for a full device, which has no class of its own
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
 
@@ -73,6 +82,39 @@ def parse(
     The text under a field is its help. Its end, "None: 4.", says what a left out option does, and is shown as its
     default. `groups` are bases whose fields have a section of the help of their own, by its title. `examples` as of
     `examples_of`."""
+    whole, sections = _with_help(kind, groups)
+    about = inspect.cleandoc(kind.__doc__ or "") + examples_of(program, examples)
+    values = dict(vars(parsed(whole, arguments, program, about)))
+    for name in sections:
+        values |= vars(values.pop(name))
+    return kind(**values)
+
+
+def parsed(kind: Any, arguments: Sequence[str], program: str, about: str | None) -> Any:
+    """`tyro.cli`, whose box about a mistake becomes a line."""
+    box = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(box):
+            return tyro.cli(kind, args=arguments, prog=program, description=about, config=CONFIG)
+    except SystemExit as stop:
+        if stop.code:
+            complain(f"{program.split()[0]}: {_mistake(box.getvalue())} `{program} --help` lists all options")
+        raise
+
+
+def _mistake(box: str) -> str:
+    """The first section of a box, without help texts, which are indented further, and Python's errors. A terminal
+    without UTF-8 gets no box, but a title and a rule."""
+    lines = [line.replace("│", " ") for line in box.splitlines()[1 if box.startswith("╭") else 2 :]]
+    first = list(itertools.takewhile(lambda line: not re.search("───|---|Got errors|╰", line), lines))
+    text = " ".join(line.strip() for line in first if not line.startswith(" " * 10)).rstrip(". ")
+    text = re.sub(UNPARSED, r"\1: \3 is no \2", text)
+    near = [line.split()[0] for line in lines[len(first) :] if line.startswith(" " * 6 + "-")]
+    return text + (f"; did you mean {' or '.join(near)}?" if "Perhaps you meant" in box and near else ";")
+
+
+def _with_help(kind: type, groups: Mapping[str, Sequence[type]]) -> tuple[type, list[str]]:
+    """A dataclass of a command's options for tyro, with the texts of its source, and its fields that are sections."""
     texts, hints = _texts(kind), typing.get_type_hints(kind, include_extras=True)
     owners = {
         name: title
@@ -92,11 +134,7 @@ def parse(
         for title, fields in sections.items()
     ]
     whole = dataclasses.make_dataclass(kind.__name__, [*own, *parts], kw_only=True)
-    about = inspect.cleandoc(kind.__doc__ or "") + examples_of(program, examples)
-    values = dict(vars(tyro.cli(whole, args=arguments, prog=program, description=about, config=CONFIG)))
-    for name, _ in parts:
-        values |= vars(values.pop(name))
-    return kind(**values)
+    return whole, [name for name, _ in parts]
 
 
 def _described(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
@@ -152,8 +190,9 @@ def dispatch(
         say(versions())
         return
     if name in COMPLETION:
-        kinds = {known: kind for known, (kind, _) in commands.items()}
-        tyro.extras.subcommand_cli_from_dict(kinds, prog=program, args=[name, *options])
+        kinds = {known: _with_help(kind, groups)[0] for known, (kind, _) in commands.items()}
+        print_completion(program, options, kinds)
+        return
     if name not in commands:
         complain(f"{program}: {name!r} is no command; choose one of {', '.join(summaries)}")
         raise SystemExit(2)
@@ -161,6 +200,22 @@ def dispatch(
     command = parse(kind, options, f"{program} {name}", about, groups)
     with exits(program, out_of_memory=out_of_memory):
         getattr(importlib.import_module(module, package), name)(command)
+
+
+def print_completion(program: str, shell: Sequence[str], commands: Mapping[str, type], main: type = object) -> None:
+    """A script by which a shell (bash, zsh or fish) completes a program's commands, with the options of each, those of
+    `main` without a command, and files."""
+    if len(shell) != 1 or shell[0] not in SHELLS:
+        complain(f"{program}: {COMPLETION[0]} {' '.join(shell)}: give one of {', '.join(SHELLS)}")
+        raise SystemExit(2)
+    kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items())
+    command = ("command", typing.Union[(*kinds, None)], dataclasses.field(default=None))  # noqa: UP007
+    whole = dataclasses.make_dataclass(program, [command], bases=(main,), frozen=main is not object)
+    script = io.StringIO()
+    with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
+        parsed(whole, [COMPLETION[1], *shell], program, None)
+    without_none = script.getvalue().replace(", 'None'", "").replace("'None', ", "")
+    say(without_none + SHELLS[shell[0]].format(program))
 
 
 def versions() -> str:

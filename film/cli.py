@@ -29,7 +29,7 @@ from typing import Annotated
 import tyro
 
 from common import terminal
-from common.terminal import CONFIG, Flag, Printing
+from common.terminal import Flag, Printing
 from film.io.options import (
     InspectionOptions,
     NetworkOptions,
@@ -223,21 +223,20 @@ def main(arguments: list[str] | None = None) -> None:
 
     Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
     """
-    words = sys.argv[1:] if arguments is None else arguments
+    words = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words == ["--version"]:
         terminal.say(terminal.versions())
         return
-    name = words[0] if words and words[0] in COMMANDS else ""
+    if words[0] in terminal.COMPLETION:
+        commands = {name: kind() for name, kind in COMMANDS.items() if name}
+        terminal.print_completion(PROGRAM, words[1:], commands, main=Interpolate)
+        return
+    name = words[0] if words[0] in COMMANDS else ""
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
     about = f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help)."
     about += terminal.examples_of(PROGRAM, __doc__)
-    command = tyro.cli(
-        COMMANDS[name](),
-        args=words[1:] if name else words,
-        prog=f"{PROGRAM} {name}".strip(),
-        description=None if name else about,
-        config=CONFIG,
-    )
+    own = words[1:] if name else words
+    command = terminal.parsed(COMMANDS[name](), own, f"{PROGRAM} {name}".strip(), None if name else about)
     try:
         with terminal.exits(PROGRAM, out_of_memory="give --memory, or a smaller --size"):
             command.run()

@@ -23,10 +23,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 from flax import nnx
 
-from common.io.files import require_file
+from common.io.tensor_files import TensorFiles
 from common.io.tf_checkpoint import read_tf_checkpoint
 from common.io.torch_file import read_torch
 from common.nn.init import blank
@@ -118,18 +117,16 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
     """A network from a state dict's file (.pt, .pth, read without torch, or .safetensors), a SavedModel's folder or a
     training checkpoint (both need the `convert` extra)."""
     suffix = Path(path).suffix.lower()
+    if suffix == ".safetensors":
+        return from_torch(TensorFiles(path), config)
     if suffix in (".pt", ".pth"):
         return from_torch(read_torch(path), config)
-    if suffix != ".safetensors":
-        tensors = read_tf_checkpoint(path)
-        return _port(
-            tensors, "bundle" if any(key.startswith("variables/") for key in tensors) else "checkpoint", config
-        )
-    try:
-        with safetensors.safe_open(require_file(path), framework="np") as file:
-            return from_torch(file.get_tensors(), config)
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short ({error}); copy it again") from error
+    if suffix != ".index" and Path(path).is_file():
+        known = ".safetensors, .pt or .pth, the .index of a checkpoint, or the folder of a SavedModel"
+        raise ValueError(f"{path}: not a file of weights that is known here: give {known}")
+    tensors = read_tf_checkpoint(path)
+    bundle = any(key.startswith("variables/") for key in tensors)
+    return _port(tensors, "bundle" if bundle else "checkpoint", config)
 
 
 def to_tf_variables(model: Film) -> dict[str, np.ndarray]:

@@ -1,24 +1,35 @@
-"""Paths of the shipped weights and memory (`reveal/weights/countries/`). Needs no JAX."""
+"""Paths of weights and memories: the shipped ones (`reveal/weights/countries/`), or a user's. Needs no JAX."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from common.weights.remote import local
+
 DATA = Path(__file__).parent / "weights" / "countries"
 WEIGHTS, MEMORY = "weights.safetensors", "memory"
 
 
-def weights() -> Path:
-    """The file. Raises FileNotFoundError if it is not installed."""
-    path = DATA / WEIGHTS
-    if not path.is_file():
+def weights(name: str | None = None) -> Path:
+    """The file of the shipped weights for None or their name, of a run's folder, of an address, or the path itself.
+    Raises FileNotFoundError if nothing is shipped, and as `common.weights.remote.local`."""
+    if not _is_shipped(name):
+        path = local(str(name))
+        return path / WEIGHTS if path.is_dir() else path
+    if not (DATA / WEIGHTS).is_file():
         raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
-    return path
+    return DATA / WEIGHTS
 
 
-def memory() -> Path:
-    """The folder. Raises FileNotFoundError if it is not installed."""
-    path = DATA / MEMORY
-    if not (path / "manifest.json").is_file():
+def memory(name: str | None = None) -> Path:
+    """The folder of the shipped memory for None or its name, else the path itself. Raises FileNotFoundError if nothing
+    is shipped."""
+    if not _is_shipped(name):
+        return Path(str(name))
+    if not (DATA / MEMORY / "manifest.json").is_file():
         raise FileNotFoundError("no memory comes with the program: build one, and name it with --memory")
-    return path
+    return DATA / MEMORY
+
+
+def _is_shipped(name: str | None) -> bool:
+    return name is None or (name == DATA.name and not Path(name).exists())

@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 
-from common.io.files import atomic_output, check_output_file, require_file
+from common.io.files import atomic_output, check_output_file
 from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, check_digest, write_tensors
 from common.weights.porting import Tree, all_finite, dtype_name, flatten, is_float
@@ -101,12 +100,8 @@ def save_weights(
 def load_weights(path: str | Path, *, expect_kind: str | None = None) -> tuple[dict[str, np.ndarray], Metadata]:
     """Reads what `save_weights` wrote: ({dotted name: array}, header). Floats become float32. Raises ValueError for a
     damaged file, one of another program or a newer layout, or another kind than `expect_kind`."""
-    try:
-        with safetensors.safe_open(require_file(path), framework="np") as file:
-            tensors, text = file.get_tensors(), dict(file.metadata() or {})
-    except safetensors.SafetensorError as error:
-        raise ValueError(f"{path}: not a safetensors file, or cut short: {error}") from error
-    header = _from_text(text, path)
+    files = TensorFiles(path)
+    header, tensors = _from_text(files.metadata(), path), dict(files)
     if expect_kind is not None and header.kind != expect_kind:
         raise ValueError(f"{path}: weights of another model: kind is {header.kind!r}, not {expect_kind!r}")
     _check_tensors(Path(path), header.sha256, tensors)

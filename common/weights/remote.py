@@ -35,6 +35,7 @@ LOCAL = ("localhost", "127.0.0.1", "::1")  # hosts that are this machine
 LARGEST, PART = 50_000_000_000, 1 << 20  # bytes that one address may bring; that are written at a time
 SMALL = (".json", ".txt", ".model", ".yaml", ".yml", ".md", ".spm", ".index", ".pb")  # configs and vocabularies
 PRECISIONS = ("fp16", "bf16", "non_ema", "ema_only")  # variants in the names of weights; "": full precision
+SECONDS = 10  # for a server to answer
 ADDRESS_FILE = ".address"  # suffix of the file beside a download that has its address
 NOT_USED = ("safety_checker/", "flax/", "onnx/", "openvino/", ".git")
 ADDRESS = re.compile(r"hf:(?P<owner>[\w.-]+)/(?P<name>[\w.-]+)(?P<path>/[^@]*)?(@(?P<revision>[^@]+))?")
@@ -106,7 +107,15 @@ def _digest_of(text: str) -> tuple[str, str]:
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
     import httpx2
-    from huggingface_hub import HfApi, RepoFile, errors, get_cached_repo_tree, snapshot_download
+    from huggingface_hub import (
+        HfApi,
+        RepoFile,
+        constants,
+        errors,
+        get_cached_repo_tree,
+        get_session,
+        snapshot_download,
+    )
 
     match = ADDRESS.fullmatch(address)
     if not match:
@@ -115,9 +124,10 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
     where = {"repo_id": repository, "revision": match["revision"] or "main"}
     try:
         try:
-            tree = list(HfApi().list_repo_tree(recursive=True, **where))
+            get_session().head(constants.ENDPOINT, timeout=SECONDS)  # one try; the library's own take half a minute
+            tree, offline = list(HfApi().list_repo_tree(recursive=True, **where)), False
         except (errors.OfflineModeIsEnabled, httpx2.TransportError):
-            tree = get_cached_repo_tree(**where)
+            tree, offline = get_cached_repo_tree(**where), True
         sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         if not inside or inside.endswith("/"):
             chosen = [inside + name for name in choose([x.removeprefix(inside) for x in sizes if x.startswith(inside)])]
@@ -127,7 +137,8 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             have = ", ".join(sorted(sizes)[:8]) or "nothing"
             raise FileNotFoundError(f"{address}: the repository has no {'such file' if inside else 'weights'}; {have}")
         _check_size(address, sum(sizes[name] or 0 for name in chosen))
-        folder = snapshot_download(allow_patterns=[escape(name) for name in chosen], **where)
+        patterns = [escape(name) for name in chosen]
+        folder = snapshot_download(allow_patterns=patterns, local_files_only=offline, **where)
     except errors.GatedRepoError as error:
         raise PermissionError(f"{address} asks for its licence: accept it on the hub, and set HF_TOKEN") from error
     except errors.RepositoryNotFoundError as error:
@@ -180,8 +191,11 @@ def _download(address: str, output: str, pooch: Any) -> None:
     """For pooch: the bytes are counted as they come, whatever the server says there are."""
     import requests
 
-    with requests.get(address, stream=True, timeout=30) as answer, Path(output).open("wb") as file:
+    with requests.get(address, stream=True, timeout=SECONDS) as answer, Path(output).open("wb") as file:
         answer.raise_for_status()
+        if "text/html" in str(answer.headers.get("Content-Type")):
+            way = "give the address of the file itself (on the hub .../resolve/..., not .../blob/...)"
+            raise ValueError(f"{address}: the server sends a page, not a file: {way}")
         size = int(answer.headers.get("Content-Length") or 0)
         _check_size(address, size)
         with tqdm(total=size or None, unit="B", unit_scale=True, desc=PurePosixPath(address).name) as bar:

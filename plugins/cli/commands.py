@@ -120,10 +120,10 @@ class Generate(WeightOptions, ControlOptions, ImagePromptOptions, InspectionOpti
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Info(BaseOptions, Printing):
-    """Print components, sizes and prediction type of a base, or what is at hand. Weights are not loaded."""
+    """Print what a base or a plugin consists of, or what is at hand. Weights are not loaded."""
 
-    base: tyro.conf.Positional[str | None] = None
-    """A folder of diffusers, a single safetensors file, or a shipped name; None: diffusion-small."""
+    weights: tyro.conf.Positional[str | None] = None
+    """A folder of diffusers, a single safetensors file, an address, or a shipped name; None: diffusion-small."""
     list: bool = False
     """In place of it: all that is at hand without a network, with size, licence and source."""
 
@@ -133,7 +133,7 @@ class Verify(Printing):
     """Read all weights of a base or a plugin and compare them with their checksums."""
 
     weights: tyro.conf.Positional[str]
-    """A folder, a safetensors file, or a shipped name."""
+    """A folder, a safetensors file, an address, or a shipped name."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -114,7 +114,7 @@ def request_of(command: Generate, base: Base) -> Request:
 def read_lora(option: str) -> tuple[Lora, float]:
     """ "style.safetensors:0.8" or "hf:OWNER/NAME:0.8" -> its `Lora` and weight, 1 without; raises as `Lora.load`."""
     name, colon, number = option.rpartition(":")
-    if not colon or Path(option).exists() or name in ("hf", "http", "https"):
+    if not colon or Path(option).exists() or name in ("hf", "http", "https") or "/" in number:
         return Lora.load(option), 1.0
     try:
         weight = float(number)

@@ -1,5 +1,5 @@
-"""`plugins info`: a base's networks and settings in a few lines, without reading its weights, or a list of what is at
-hand; `plugins verify` reads all weights."""
+"""`plugins info`: a base's networks and settings, or a plugin's, in a few lines, without reading weights, or a list of
+what is at hand; `plugins verify` reads all weights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 
 from common.weights import at_hand
 from common.weights.model_file import verify_weights
+from common.weights.remote import local
 from plugins.cli.commands import Info, Verify
+from plugins.control.loading import is_network, open_files
 from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
@@ -16,23 +18,34 @@ from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 def info(command: Info) -> None:
     """Runs the command; user errors are ValueError and OSError."""
     if command.list:
-        if command.base is not None:
-            raise ValueError("--list is of all that is at hand: leave out the base")
+        if command.weights is not None:
+            raise ValueError("--list is of all that is at hand: leave out the weights")
         rows = [*at_hand.shipped(sorted(WEIGHTS.iterdir())), *at_hand.cached("plugins")]
         command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
         return
-    files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
-    rows = describe(files)
-    networks = {kind: {"parameters": one.parameters, "dtype": one.dtype} for kind, one in files.components.items()}
-    text = "\n".join([str(files.path), *(f"{name:14}{line}" for name, line in rows.items())])
-    command.write(text, {"base": str(files.path), "networks": networks, "about": rows})
+    if command.weights is not None and is_network(path := find_weights(command.weights)):
+        network, component = open_files(path)
+        kind, path, components = "plugin", path, {network.__name__: component}
+        rows = {name: str(value) for name, value in component.config.to_json().items() if name[0] != "_"}
+        rows = {network.__name__: f"{component.parameters:,} parameters, stored as {component.dtype}"} | rows
+    else:
+        base = read_base(command.weights, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
+        kind, path, components, rows = "base", base.path, base.components, describe(base)
+    networks = {name: {"parameters": one.parameters, "dtype": one.dtype} for name, one in components.items()}
+    text = "\n".join([str(path), *(f"{name:16}{line}" for name, line in rows.items())])
+    command.write(text, {kind: str(path), "networks": networks, "about": rows})
 
 
 def verify(command: Verify) -> None:
     """Raises as `verify_weights`."""
-    shipped = WEIGHTS / command.weights
-    files = list(verify_weights(shipped if shipped.is_dir() else Path(command.weights)))
+    files = list(verify_weights(find_weights(command.weights)))
     command.write("\n".join(map(str, files)), {"files": [dataclasses.asdict(file) for file in files]})
+
+
+def find_weights(name: str) -> Path:
+    """The folder of a shipped base or plugin, the path itself, or that of an address."""
+    shipped = WEIGHTS / name
+    return shipped if shipped.is_dir() and shipped.parent == WEIGHTS else local(name)
 
 
 def describe(files: BaseFiles) -> dict[str, str]:

@@ -25,7 +25,7 @@ from plugins.control.controlnet import ControlNet
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion.io.base import WEIGHTS
-from plugins.diffusion.io.components import CONFIG, STEM, write_network
+from plugins.diffusion.io.components import CONFIG, STEM, Component, write_network
 from plugins.diffusion.io.porting import Origin, Renamed
 
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
@@ -64,6 +64,13 @@ def load(
 
     Raises FileNotFoundError; ValueError for a pickle, a damaged file, another network, or tensors that do not fit."""
     dtype, path = dtype_name(dtype), find(source, variant)
+    network, (config, tensors) = open_files(path, config, variant)
+    with about(path):
+        return fill(network, config, tensors, dtype)
+
+
+def open_files(path: Path, config: Any = None, variant: str | None = None) -> tuple[type[ControlNetwork], Component]:
+    """The class of a network, its architecture and its tensors, which are not read yet; raises as `load`."""
     with about(path):
         if path.is_dir():
             network, config, tensors = _read_folder(path, config, variant)
@@ -74,7 +81,14 @@ def load(
         if not isinstance(config, network.config_class):
             found, expected = type(config).__name__, network.config_class.__name__
             raise ValueError(f"the source is a {network.__name__}, config a {found}; give a {expected}")
-        return fill(network, config, tensors, dtype)
+        return network, Component(config, tensors)
+
+
+def is_network(path: Path) -> bool:
+    """Whether a folder's config, or a file's tensors, are those of a control network."""
+    if (path / CONFIG).is_file():
+        return read_json(path / CONFIG).get("_class_name") in NETWORKS
+    return path.is_file() and single_file.class_name(TensorFiles(path)) is not None
 
 
 def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, *, overwrite: bool = False) -> Path:

@@ -49,7 +49,7 @@ class Network(Printing):
     """Options of all commands that need a network."""
 
     weights: str | None = None
-    """Weights file, folder of a run, or address (hf:OWNER/NAME, https://...); None: the shipped weights."""
+    """Weights file, folder of a run, address (hf:OWNER/NAME, https://...), or shipped name; None: countries."""
     tokenizer: str | None = None
     """Tokenizer of the training, x.model or x.json; None: the one beside the weights."""
     encoder: str | None = None
@@ -150,7 +150,7 @@ class Ask(Searching):
     question: tyro.conf.Positional[str] = ""
     """Question; without it, networks that were trained to describe images do so."""
     memory: str | None = None
-    """Folder of the memory; None: the shipped one."""
+    """Folder of the memory, or shipped name; None: countries."""
     no_memory: Flag = False
     """Answer without retrieval."""
     beams: int | None = None
@@ -166,7 +166,7 @@ class Info(Printing):
     """Print the contents of a memory and the network that made it, or what is at hand."""
 
     memory: tyro.conf.Positional[str | None] = None
-    """Folder of the memory; None: the shipped one."""
+    """Folder of the memory, or shipped name; None: countries."""
     list: Flag = False
     """In place of it: all that is at hand without a network, with size, licence and source."""
 
@@ -176,7 +176,7 @@ class Verify(Printing):
     """Read all files of a memory and compare them with their checksums."""
 
     memory: tyro.conf.Positional[str | None] = None
-    """Folder of the memory; None: the shipped one."""
+    """Folder of the memory, or shipped name; None: countries."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -261,8 +261,7 @@ def load_assistant(
             raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
     weights = None
     if encoder is None:
-        weights = pretrained.weights() if command.weights is None else local(command.weights)
-        weights = require_file(weights / pretrained.WEIGHTS if weights.is_dir() else weights)
+        weights = require_file(pretrained.weights(command.weights))
         if command.tokenizer is not None:
             require_file(command.tokenizer)
     if isinstance(command, Searching) and memory is not None:

@@ -26,7 +26,7 @@ def search(command: commands.Search) -> None:
     if command.query and command.text:
         raise ValueError("the text is there twice: give it with or without --text")
     text = command.query or command.text
-    assistant = load_assistant(command, command.memory)
+    assistant = load_assistant(command, str(pretrained.memory(command.memory)))
     from reveal.assistant import as_json, columns, short, text_of
 
     found = assistant.search(command.image, text, command.k, _sources(command))
@@ -51,7 +51,7 @@ def ask(command: commands.Ask) -> None:
         raise ValueError("--no-memory reads no items: leave out --memory, --sources and -k")
     if command.k == 0:
         raise ValueError("-k 0 reads no items: give 1 or more, or --no-memory")
-    memory = None if command.no_memory else command.memory or str(pretrained.memory())
+    memory = None if command.no_memory else str(pretrained.memory(command.memory))
     assistant = load_assistant(command, memory)
     from reveal.network.generator import Decoding
 
@@ -77,7 +77,7 @@ def info(command: commands.Info) -> None:
         rows = [*at_hand.shipped([pretrained.DATA]), *at_hand.cached("reveal")]
         command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
         return
-    memory = Memory(command.memory or pretrained.memory())
+    memory = Memory(pretrained.memory(command.memory))
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)
     dead, per_item = rows - len(memory), size / max(rows, 1)
@@ -109,7 +109,7 @@ def info(command: commands.Info) -> None:
 
 def verify(command: commands.Verify) -> None:
     """Raises as `Memory.verify`."""
-    memory = Memory(command.memory or pretrained.memory())
+    memory = Memory(pretrained.memory(command.memory))
     memory.verify()
     sizes = [size for shard in memory.manifest.shards for size, _ in shard.files.values()]
     data = {"memory": str(memory.folder), "version": memory.version, "files": len(sizes), "bytes": sum(sizes)}

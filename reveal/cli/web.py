@@ -48,7 +48,7 @@ class Assistants:
     """The assistant of a memory, and those of the copies that browsers have edited. Raises as `reveal ask`."""
 
     def __init__(self, command: Web):
-        self.original = command.memory or str(pretrained.memory())
+        self.original = str(pretrained.memory(command.memory))
         self.first = load_assistant(command, self.original)
         self.of: dict[str, AnyAssistant] = {self.original: self.first}  # by folder of the memory
 

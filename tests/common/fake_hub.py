@@ -62,6 +62,8 @@ class Handler(BaseHTTPRequestHandler):
             return self._json({"error": "Entry not found"}, 404, {"X-Error-Code": "EntryNotFound"})
         data = path.read_bytes()
         headers = {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        if path.suffix == ".html":
+            headers["Content-Type"] = "text/html; charset=utf-8"
         if not body:
             return self._answer(b"", 200, headers, len(data))
         start = int((self.headers.get("Range") or "bytes=0-").split("=")[1].split("-")[0])

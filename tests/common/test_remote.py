@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 from fake_hub import hub
-from huggingface_hub import constants
+from huggingface_hub import close_session, constants
 from refusal import refused
 
 from common.io.files import cache_folder
@@ -80,9 +80,13 @@ def test_a_repository_is_fetched_in_part_and_used_offline(server, monkeypatch):
     assert len(server.sent) == len(below(folder))
     assert local("hf:who/diffusion", variant="fp16") == folder and len(server.sent) == len(below(folder))
     server.shutdown()
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert local("hf:who/diffusion", variant="fp16") == folder
-    assert "hf:who/other" in refused(ConnectionError, local, "hf:who/other")
+    server.server_close()
+    close_session()  # its connection outlives the server
+    monkeypatch.setattr("time.sleep", None)  # nothing waits for a server that cannot be reached
+    for offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        assert local("hf:who/diffusion", variant="fp16") == folder
+        assert "hf:who/other" in refused(ConnectionError, local, "hf:who/other")
 
 
 def test_a_file_or_a_folder_of_a_repository(server):
@@ -117,6 +121,12 @@ def test_a_web_address_is_kept_and_its_digest_checked(server, monkeypatch):
     assert "1GB" in refused(ValueError, local, f"{server.address}/who/diffusion/picture.png")
     assert local(f"{address}#sha256={digest.upper()}") == path
     assert "#sha256" in refused(ValueError, local, "http://example.com/weights.safetensors")
+
+
+def test_a_page_in_place_of_a_file_is_not_kept(server):
+    (server.root / "model.html").write_text("<html>Sign in</html>")
+    assert "page" in refused(ValueError, local, f"{server.address}/model.html")
+    assert list(cache_folder().rglob("*model*")) == []
 
 
 def test_bytes_are_counted_whatever_the_server_says(server, monkeypatch):

@@ -1,13 +1,16 @@
 """Any text is printed, and signals stop a program tidily."""
 
+import dataclasses
 import io
 import os
 import signal
 import sys
 import threading
+from typing import Literal
 
 import jax
 import pytest
+import tyro
 
 from common import terminal
 
@@ -35,6 +38,37 @@ def test_lists_of_offenders_keep_their_lines(monkeypatch):
     for stream, show in (("stdout", terminal.say), ("stderr", terminal.complain)):
         monkeypatch.setattr(sys, stream, None)  # no terminal at all
         show("hello")
+
+
+@dataclasses.dataclass
+class Move:
+    """Moves things."""
+
+    target: tyro.conf.Positional[str]
+    """Where they go."""
+    steps: int = 1
+    """How many of them there are, which takes more than a line of a box in a terminal of eighty columns."""
+    way: Literal["over", "under"] = "over"
+    """Past the wall."""
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        ([], ["TARGET"]),
+        (["home", "--stops", "3"], ["--stops", "--steps"]),
+        (["home", "--steps", "many"], ["--steps", "'many'"]),
+        (["home", "--steps"], ["--steps"]),
+        (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
+    ],
+)
+def test_a_mistake_is_a_line_that_leads_to_the_help(capsys, words, values):
+    with pytest.raises(SystemExit) as stop:
+        terminal.parse(Move, words, "things move", None, {})
+    (line,) = capsys.readouterr().err.splitlines()
+    assert stop.value.code == 2 and line.startswith("things: ") and "`things move --help`" in line
+    assert [value for value in values if value not in line] == []
+    assert "──" not in line and "How many" not in line
 
 
 def test_a_closed_pipe_is_reported_once(monkeypatch):

@@ -17,6 +17,7 @@ from tiny_base import diffusion_base
 from common.io.images import image_size, read_image, write_image
 from plugins.cli.generate import read_lora
 from plugins.cli.main import main
+from plugins.control.loading import find
 
 
 @pytest.fixture
@@ -70,6 +71,13 @@ def test_info_of_a_folder(here, capsys):
     assert rows["tokenizer"] == "1,000 tokens; prompts of 14"
     assert rows["predicts"] == "epsilon, 1000 timesteps, scaled_linear betas"
     assert rows["sampler"] == "ddim" and rows["images"].startswith("16x16")
+
+
+def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
+    rows = info(capsys, "canny-small")
+    assert rows["MediaPipePlugin"] == "576,496 parameters, stored as float16" and rows["condition"] == "canny"
+    path = find("canny-small")
+    assert info(capsys, str(path)) == info(capsys, str(next(path.glob("*.safetensors")))) == rows
 
 
 def test_folders_of_other_models_and_damaged_ones_are_refused(here, capsys):

@@ -63,6 +63,15 @@ def test_an_edited_fact_a_removed_one_and_one_put_back(tmp_path, capsys):
     assert ask()["answer"] == CAPITAL
 
 
+def test_the_shipped_memory_has_a_name(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    about = output_of(capsys, "info", pretrained.DATA.name)
+    assert about == output_of(capsys, "info") and about["memory"] == str(pretrained.memory())
+    assert output_of(capsys, "verify", pretrained.DATA.name)["memory"] == about["memory"]
+    Path(pretrained.DATA.name).mkdir()  # a folder of the user's comes first
+    assert pretrained.memory(pretrained.DATA.name) == Path(pretrained.DATA.name)
+
+
 def test_the_card_counts_parameters_and_items():
     with safe_open(pretrained.weights(), "numpy") as file:
         count = sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
