@@ -209,7 +209,7 @@ def print_completion(program: str, shell: Sequence[str], commands: Mapping[str, 
         complain(f"{program}: {COMPLETION[0]} {' '.join(shell)}: give one of {', '.join(SHELLS)}")
         raise SystemExit(2)
     kinds = tuple(Annotated[kind, tyro.conf.subcommand(name)] for name, kind in commands.items())
-    command = ("command", typing.Union[(*kinds, None)], dataclasses.field(default=None))  # noqa: UP007
+    command = ("command", typing.Union[(*kinds, None)], dataclasses.field(default=None))
     whole = dataclasses.make_dataclass(program, [command], bases=(main,), frozen=main is not object)
     script = io.StringIO()
     with contextlib.redirect_stdout(script), contextlib.suppress(SystemExit):
