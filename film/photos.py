@@ -33,7 +33,7 @@ import cv2
 import numpy as np
 from jaxtyping import Float
 
-from common.io.images import shrink
+from common.io.images import place, shrink
 from common.io.srgb import from_linear, to_linear
 from film.alignment import (
     MIN_SPAN,
@@ -176,28 +176,6 @@ def common_size(sizes: Sequence[Size], names: Sequence[str | Path], fit: str | N
         scale = min(max(width / largest[0], height / largest[1]) for width, height in sizes)
         return round(largest[0] * scale), round(largest[1] * scale)
     return min(sizes, key=lambda size: size[0] * size[1])
-
-
-def place(image: Image, size: Size, fit: str | None) -> Image:
-    """The image in a frame of (width, height) `size`: scaled to cover it (crop), to fit inside (pad), or to fill it."""
-    height, width = image.shape[:2]
-    if (width, height) == size:
-        return image
-    scales = size[0] / width, size[1] / height
-    if fit in ("crop", "pad"):
-        scales = (max(scales) if fit == "crop" else min(scales),) * 2
-    scaled = max(1, round(width * scales[0])), max(1, round(height * scales[1]))
-    if scaled != (width, height):
-        # areas average when pixels are lost; a kernel that overshoots is clipped when they are made
-        method = cv2.INTER_AREA if max(scales) <= 1 else cv2.INTER_CUBIC
-        image = np.clip(cv2.resize(image, scaled, interpolation=method), 0, 1)
-    left, top = (max(0, (have - want) // 2) for have, want in zip(scaled, size, strict=True))
-    image = image[top : top + size[1], left : left + size[0]]
-    missing = size[0] - image.shape[1], size[1] - image.shape[0]
-    if not any(missing):
-        return image
-    (x, y) = (pixels // 2 for pixels in missing)
-    return np.pad(image, ((y, missing[1] - y), (x, missing[0] - x), (0, 0)))
 
 
 def light_thumbnail(image: Image) -> Image:

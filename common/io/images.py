@@ -209,6 +209,28 @@ def check_same_size(sizes: Sequence[tuple[int, int]], names: Sequence[str | Path
             raise ValueError(f"{names[0]} is {first}, {name} is {other}; resize or crop them to one size")
 
 
+def place(image: Float[np.ndarray, "_ _ 3"], size: tuple[int, int], fit: str | None) -> Float[np.ndarray, "h w 3"]:
+    """The image in a frame of (width, height) `size`: scaled to cover it (crop), to fit inside (pad), or to fill it."""
+    height, width = image.shape[:2]
+    if (width, height) == size:
+        return image
+    scales = size[0] / width, size[1] / height
+    if fit in ("crop", "pad"):
+        scales = (max(scales) if fit == "crop" else min(scales),) * 2
+    scaled = max(1, round(width * scales[0])), max(1, round(height * scales[1]))
+    if scaled != (width, height):
+        # areas average when pixels are lost; a kernel that overshoots is clipped when they are made
+        method = cv2.INTER_AREA if max(scales) <= 1 else cv2.INTER_CUBIC
+        image = np.clip(cv2.resize(image, scaled, interpolation=method), 0, 1)
+    left, top = (max(0, (have - want) // 2) for have, want in zip(scaled, size, strict=True))
+    image = image[top : top + size[1], left : left + size[0]]
+    missing = size[0] - image.shape[1], size[1] - image.shape[0]
+    if not any(missing):
+        return image
+    (x, y) = (pixels // 2 for pixels in missing)
+    return np.pad(image, ((y, missing[1] - y), (x, missing[0] - x), (0, 0)))
+
+
 def shrink(image: Shaped[np.ndarray, "h w 3"], longest: int) -> Shaped[np.ndarray, "h2 w2 3"]:
     """The image, in its type, with its longer side averaged down to `longest` pixels; smaller images stay."""
     height, width = image.shape[:2]

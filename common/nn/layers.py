@@ -1,4 +1,4 @@
-"""Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding.
+"""Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding, depthwise convolution.
 
 Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
 `weight`/`bias`, with kernels transposed, so porting needs nothing but these names (`common/weights/torch_names.py`).
@@ -9,8 +9,11 @@ runs in bfloat16. The exception is the statistics of the norm, which are always 
 Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
 """
 
+from collections.abc import Sequence
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
@@ -55,3 +58,18 @@ class Embedding(nnx.Module):
         table = self.embedding[...]
         # In float32, so that the gradient of a frequent id is added up in it: in bfloat16 a sum of ones ends at 256.
         return table.astype(jnp.float32)[ids].astype(table.dtype)
+
+
+def depthwise(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "k k 1 c"], stride: int, borders: Sequence[tuple[int, int]]
+) -> Float[Array, "b h2 w2 c"]:
+    """Each channel with its own kernel, after padding height and width by `borders`: the weighted sum of the image
+    shifted to each place of the window, which is several times as fast on a CPU as a grouped convolution."""
+    size = len(kernel)
+    x = jnp.pad(x, ((0, 0), *borders, (0, 0)))
+    b, height, width, c = (side if axis in (0, 3) else (side - size) // stride + 1 for axis, side in enumerate(x.shape))
+    total = jnp.zeros((b, height, width, c), x.dtype)
+    for i, j in np.ndindex(size, size):
+        end = (b, i + stride * (height - 1) + 1, j + stride * (width - 1) + 1, c)
+        total = total + kernel[i, j, 0] * lax.slice(x, (0, i, j, 0), end, (1, stride, stride, 1))
+    return total

@@ -43,6 +43,7 @@ from jax import lax
 from jaxtyping import Array, Float, UInt8
 
 from common.io.torch_file import read_torch
+from common.nn.layers import depthwise
 from common.perceptual.vgg import convolution, f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, unflatten_like
@@ -169,23 +170,12 @@ def convolve(conv: Conv, leaves: Mapping[str, Any], x: Float[Array, "b h w i"]) 
     """Convolution, folded normalisation and ReLU6; sides become side / stride, rounded up."""
     gain = leaves["scale"] / jnp.sqrt(leaves["var"] + EPSILON)
     kernel, bias = leaves["kernel"] * gain, leaves["bias"] - leaves["mean"] * gain
-    y = depthwise(x, kernel[:, :, 0], conv.stride) if conv.depthwise else convolution(x, kernel, conv.stride)
+    if conv.depthwise:
+        borders = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (conv.stride, conv.stride), "SAME")
+        y = depthwise(x, kernel, conv.stride, borders)
+    else:
+        y = convolution(x, kernel, conv.stride)
     return jnp.clip(y + bias, 0, 6) if conv.clip else y + bias
-
-
-def depthwise(x: Float[Array, "b h w c"], kernel: Float[Array, "k k c"], stride: int) -> Float[Array, "b h2 w2 c"]:
-    """Each channel with its own kernel: the weighted sum of the image shifted to each place of the window, on a CPU
-    several times as fast as a grouped convolution."""
-    b, h, w, c = x.shape
-    size, height, width = len(kernel), -(-h // stride), -(-w // stride)
-    borders = lax.padtype_to_pads((h, w), (size, size), (stride, stride), "SAME")
-    x = jnp.pad(x, ((0, 0), *borders, (0, 0)))
-    total = jnp.zeros((b, height, width, c), x.dtype)
-    for i in range(size):
-        for j in range(size):
-            end = (b, i + (height - 1) * stride + 1, j + (width - 1) * stride + 1, c)
-            total += kernel[i, j] * lax.slice(x, (0, i, j, 0), end, (1, stride, stride, 1))
-    return total
 
 
 def load_efficientnet(path: str | Path) -> EfficientNet:

@@ -24,9 +24,9 @@ from jaxtyping import Float
 from common import terminal
 from common.io.clip_limits import MOVIES
 from common.io.files import require_file
-from common.io.images import READABLE, find_images, image_size, read_encoded, read_image
+from common.io.images import READABLE, find_images, image_size, place, read_encoded, read_image
 from common.io.video_reader import TimedFrame, VideoInfo, read_video
-from film.photos import Preparation, place
+from film.photos import Preparation
 from film.shots import without_duplicates
 from film.timeline import snapped
 

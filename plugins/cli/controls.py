@@ -14,12 +14,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import cv2
-import numpy as np
-from jaxtyping import Float
-
 from common import terminal
-from common.io.images import read_image
+from common.io.images import place, read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
@@ -42,7 +38,7 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
         if kind in PLUG_AND_PLAY:
-            source = cover(read_image(str(command.image)), height, width)
+            source = place(read_image(str(command.image)), (width, height), "crop")
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
         network = load(next(plugins, None) or shipped_plugin(str(kind)))
@@ -50,9 +46,9 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
         if None not in (kind, trained_on) and kind != trained_on:
             raise ValueError(f"--control {kind}: this plugin was trained on {trained_on}; add --control {trained_on}")
         if command.condition:
-            condition = cover(read_image(next(conditions)), height, width)
+            condition = place(read_image(next(conditions)), (width, height), "crop")
         else:
-            condition = make(str(kind), cover(read_image(str(command.image)), height, width))
+            condition = make(str(kind), place(read_image(str(command.image)), (width, height), "crop"))
             if (warning := emptiness(str(kind), condition)) and not command.quiet:
                 terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
         prompt_only = command.prompt_only or None  # None: as the network was trained
@@ -101,14 +97,3 @@ def shipped_plugin(kind: str) -> str:
     if name not in names:
         raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
     return name
-
-
-def cover(image: Float[np.ndarray, "_ _ 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """The image, resized to cover height x width and cropped at its centre."""
-    h, w, _ = image.shape
-    scale = max(height / h, width / w)
-    size = max(width, round(w * scale)), max(height, round(h * scale))
-    if size != (w, h):
-        image = cv2.resize(image, size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC)
-    top, left = (size[1] - height) // 2, (size[0] - width) // 2
-    return np.clip(image[top : top + height, left : left + width], 0, 1)

@@ -16,9 +16,8 @@ import jax
 from flax import nnx
 
 from common.io.files import atomic_output, check_output_file
-from common.io.images import read_image
+from common.io.images import place, read_image
 from plugins.cli.commands import Export
-from plugins.cli.controls import cover
 from plugins.control.export import control_program, save_features
 from plugins.control.loading import load
 from plugins.diffusion.io.base import Base, read_base
@@ -42,7 +41,7 @@ def export(command: Export) -> None:
     if kind == "features":
         picture, network = read_image(str(command.picture)), load(str(command.plugin))
         name, strength = type(network).__name__, 1.0 if command.strength is None else command.strength
-        picture = picture if size is None else cover(picture, *size)
+        picture = picture if size is None else place(picture, (size[1], size[0]), "crop")
         save_features(target, network, picture, strength, overwrite=command.overwrite)
     else:
         if command.plugin is None:

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from common.io.images import from_uint8, to_uint8
+from common.io.images import from_uint8, place, to_uint8
 from common.web import BAR, EXAMPLES, QUEUE, cancel, gr, job, one_line, serve
 from plugins.cli.commands import Web
-from plugins.cli.controls import cover
 from plugins.conditions.registry import CONDITIONS, emptiness, make
 from plugins.control.loading import load, shipped_names
 from plugins.control.plug_and_play import PlugAndPlay
@@ -49,7 +48,7 @@ class Studio:
         if source is None:
             return []
         try:
-            source = cover(source, self.side, self.side)
+            source = place(source, (self.side, self.side), "crop")
             return [(to_uint8(make(kind, source)), kind) for kind in self.networks]
         except (ValueError, ImportError) as error:
             raise one_line(error) from error
@@ -75,7 +74,7 @@ class Studio:
                 raise ValueError("no control is chosen: choose one or more, or the prompt alone")
             if source is None and chosen != [PROMPT_ALONE]:
                 raise ValueError("a control needs an image: draw or upload one, or choose the prompt alone")
-            source = None if source is None else cover(source, self.side, self.side)
+            source = None if source is None else place(source, (self.side, self.side), "crop")
             seeds_of_all = range(int(seed), int(seed) + int(seeds))
             images = []
             chosen = [method for method in self.methods if method in chosen]

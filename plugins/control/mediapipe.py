@@ -30,20 +30,19 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
 from common.nn import json_config
 from common.nn.json_config import positive
-from common.nn.layers import uniform
+from common.nn.layers import depthwise, uniform
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
 from plugins.diffusion.networks.layers import Conv, GroupNorm
 from plugins.diffusion.networks.unet_config import UNetConfig
 
 NORM_EPS = 1e-5
+BORDERS = ((1, 1), (1, 1))  # rows and columns of zeros around the input of a depthwise convolution
 relu6 = jax.nn.relu6
 
 
@@ -168,23 +167,18 @@ class DepthwiseConv(nnx.Module):
         self.stride = stride
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-        methods = {"cpu": shifted_sum, "default": grouped_conv}
-        branches = {platform: functools.partial(method, stride=self.stride) for platform, method in methods.items()}
+        methods = {"cpu": depthwise, "default": grouped}
+        branches = {
+            on: functools.partial(method, stride=self.stride, borders=BORDERS) for on, method in methods.items()
+        }
         return lax.platform_dependent(x, self.kernel[...].astype(x.dtype), **branches)
 
 
-def grouped_conv(x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 1 c"], stride: int) -> Float[Array, "b h2 w2 c"]:
-    strides, padding, layout = (stride, stride), ((1, 1), (1, 1)), ("NHWC", "HWIO", "NHWC")
-    groups = x.shape[-1]
-    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=layout, feature_group_count=groups)
-
-
-def shifted_sum(x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 1 c"], stride: int) -> Float[Array, "b h2 w2 c"]:
-    b, h, w, c = x.shape
-    rows, columns = -(-h // stride), -(-w // stride)
-    padded = jnp.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)))
-    total = jnp.zeros((b, rows, columns, c), x.dtype)
-    for i, j in np.ndindex(3, 3):
-        last = (b, i + stride * (rows - 1) + 1, j + stride * (columns - 1) + 1, c)
-        total = total + kernel[i, j, 0] * lax.slice(padded, (0, i, j, 0), last, (1, stride, stride, 1))
-    return total
+def grouped(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 1 c"], stride: int, borders: Sequence[tuple[int, int]]
+) -> Float[Array, "b h2 w2 c"]:
+    """`depthwise` as one convolution."""
+    layout, groups = ("NHWC", "HWIO", "NHWC"), x.shape[-1]
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), borders, dimension_numbers=layout, feature_group_count=groups
+    )

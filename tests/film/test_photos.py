@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from common.io.images import read_image, shrink
+from common.io.images import place, read_image, shrink
 from common.io.srgb import from_linear, to_linear
 from film import alignment, photos
 from film.alignment import common_view, corners, grey_thumbnail, register, rescaled, transform
-from film.photos import Preparation, common_size, expose, parse_size, place, prepare
+from film.photos import Preparation, common_size, expose, parse_size, prepare
 from film.visualization import comparison, flow_picture, inspection_sheet, mixing_weight
 
 SCENE = shrink(read_image(Path(__file__).parents[1] / "data" / "plugins" / "astronaut.webp"), 384)

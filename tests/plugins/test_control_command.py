@@ -9,8 +9,7 @@ import pytest
 from commands import APPLE, GENERATE, generate, refused
 from tiny_base import diffusion_base, random
 
-from common.io.images import read_image, write_image
-from plugins.cli.controls import cover
+from common.io.images import place, read_image, write_image
 from plugins.conditions.registry import make
 from plugins.control import MediaPipeConfig, MediaPipePlugin, PlugAndPlay, save
 
@@ -45,7 +44,7 @@ def assert_image(**settings) -> None:
 def test_a_photos_edges(here, network, capsys):
     generate("--control canny --plugin plugin --image photo.png -o out.png")
     assert "1 control" in capsys.readouterr().out
-    assert_image(controls=[network.on(make("canny", cover(read_image("photo.png"), 16, 16)))])
+    assert_image(controls=[network.on(make("canny", place(read_image("photo.png"), (16, 16), "crop")))])
 
 
 def test_a_finished_condition_with_all_settings(here, network):
@@ -58,16 +57,9 @@ def test_a_finished_condition_with_all_settings(here, network):
 @pytest.mark.long
 def test_two_controls_one_of_them_plug_and_play(here, network):
     generate("--control layout canny --plugin plugin --image photo.png --quiet -o out.png --control-strength 1 0.5")
-    photo = cover(read_image("photo.png"), 16, 16)
+    photo = place(read_image("photo.png"), (16, 16), "crop")
     controls = [PlugAndPlay(photo), network.on(make("canny", photo), strength=0.5)]
     assert_image(controls=controls, sampler="ddim")
-
-
-def test_an_image_covers_the_size():
-    image = np.zeros((4, 8, 3), np.float32)
-    image[:, 2:6] = 1
-    np.testing.assert_array_equal(cover(image, 4, 4), np.ones((4, 4, 3)))
-    assert cover(image, 16, 8).shape == (16, 8, 3) and cover(image, 2, 2).shape == (2, 2, 3)
 
 
 PHOTO, EDGES = "--control canny --image photo.png", "--plugin plugin --condition edges.png"

@@ -5,9 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from common.io.images import read_image
+from common.io.images import place, read_image
 from plugins import diffusion
-from plugins.cli.controls import cover
 from plugins.cli.main import main
 from plugins.conditions.registry import make
 from plugins.control.loading import load, shipped_names
@@ -34,7 +33,7 @@ def alone(draw):
 
 @pytest.fixture(scope="module")
 def picture() -> np.ndarray:
-    return cover(read_image(APPLE), 64, 64)
+    return place(read_image(APPLE), (64, 64), "crop")
 
 
 def test_they_are_small_and_have_model_cards():

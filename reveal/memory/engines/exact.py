@@ -4,7 +4,6 @@
 
     index = place(rows, sources, mesh)                   # keys split over the mesh by rows, once a refresh
     hits = search(index, queries, k, log_gate=gate)      # in jit: rows of the index, scores, sources
-    s = rescore(index.keys, hits, queries, gate)         # again, and with gradients
 
 Stages of a search, for each device:
 
@@ -94,7 +93,7 @@ def search(
     *,
     split: bool = False,
 ) -> Hits:
-    """The k best rows of each query; nothing has a gradient (`rescore` has).
+    """The k best rows of each query; nothing has a gradient: `reveal.network.heads.scores` of the keys found has.
 
     Args:
       index: from `place` on this mesh, or any number of rows; what does not divide it is padded in every call.
@@ -120,17 +119,6 @@ def search(
         check_vma=False,  # all devices merge the same lists: equal without being known to be
     )
     return Hits(*mapped(index.keys, index.source, queries, log_gate))
-
-
-def rescore(
-    keys: Float[Array, "n d"], hits: Hits, queries: Float[Array, "b d"], log_gate: Float[Array, "b s"]
-) -> Float[Array, "b k"]:
-    """The scores of `hits` once more, with gradients to keys, queries and gate; -inf, without one, where row is -1."""
-    there = hits.rows != NOTHING
-    found = keys[jnp.where(there, hits.rows, 0)]
-    cosine = jnp.einsum("bd,bkd->bk", queries, found, preferred_element_type=jnp.float32, precision="highest")
-    gate = jnp.take_along_axis(log_gate, jnp.where(there, hits.sources, 0), axis=1)
-    return jnp.where(there, cosine + jnp.where(there, gate, 0), -jnp.inf)
 
 
 def allow(log_gate: Float[Array, "b s"], sources: Sequence[int]) -> Float[Array, "b s"]:
