@@ -28,13 +28,16 @@ MOST_FILES = 24
 PAIR = [str(EXAMPLES / f"cup_{number}.jpg") for number in (0, 1)]
 
 
-def page(weights: str | None = None) -> gr.Blocks:
-    """The page; `weights` as of `film.load`, beside the shipped ones."""
-    network = functools.lru_cache(maxsize=2)(load)
-    choices = list(dict.fromkeys([weights or DEFAULT, *names()]))
-    network(choices[0])  # a wrong name is refused before the page is there
+class Clips:
+    """Makes clips by the shipped weights, and by `weights` as of `film.load`, which come first in `choices`."""
+
+    def __init__(self, weights: str | None):
+        self.network = functools.lru_cache(maxsize=2)(load)
+        self.choices = list(dict.fromkeys([weights or DEFAULT, *names()]))
+        self.network(self.choices[0])  # a wrong name is refused before the page is there
 
     def make(
+        self,
         files: list[str] | None,
         frames: int,
         factor: float,
@@ -46,6 +49,7 @@ def page(weights: str | None = None) -> gr.Blocks:
         request: gr.Request,
         progress: gr.Progress = BAR,
     ) -> list[Any]:
+        """The clip, its frames, the flow of its first gap and what was made, as the page shows them."""
         with job(request, progress) as step:
             if not files:
                 raise ValueError("nothing to make a clip of: drop two photos or more, or one video")
@@ -59,7 +63,7 @@ def page(weights: str | None = None) -> gr.Blocks:
                     f"the clip would have {plan.frames or 'any number of'} frames, more than {MOST_FRAMES} of"
                     " this page: take fewer, or the `film` command"
                 )
-            model = network(name)
+            model = self.network(name)
             run(model, plan, compute_plan(model, plan), progress=step)
             stills = _stills(Path(plan.output), target, plan.frames)
         clip = str(plan.output)
@@ -76,6 +80,10 @@ def page(weights: str | None = None) -> gr.Blocks:
             str(plan).rsplit(" -> ", 1)[0],
         ]
 
+
+def page(weights: str | None = None) -> gr.Blocks:
+    """The page, for `weights` beside the shipped ones."""
+    clips = Clips(weights)
     with gr.Blocks() as blocks:
         gr.Markdown("# FILM\nNew frames between two photos, or between the frames of a video.")
         with gr.Row():
@@ -90,7 +98,7 @@ def page(weights: str | None = None) -> gr.Blocks:
                 with gr.Accordion("More", open=False):
                     size = gr.Dropdown(["480", "640", "960", "1280", "1920"], value="640", label="Longer side, pixels")
                     suffix = gr.Radio([".mp4", ".gif", ".webp"], value=".mp4", label="File")
-                    name = gr.Dropdown(choices, value=choices[0], label="Weights")
+                    name = gr.Dropdown(clips.choices, value=clips.choices[0], label="Weights")
                     flow = gr.Checkbox(False, label="Show the flow of the first gap")
                 with gr.Row():
                     start = gr.Button("Make the clip", variant="primary", min_width=140)
@@ -116,7 +124,7 @@ def page(weights: str | None = None) -> gr.Blocks:
         outputs = [video, animation, save, stills, place, still, sheet, about]
         files.change(show, files, [preview, frames, factor, slow], show_progress="hidden")
         inputs = [files, frames, factor, slow, size, suffix, name, flow]
-        work = start.click(make, inputs, outputs, concurrency_id=QUEUE, show_progress_on=[video, animation])
+        work = start.click(clips.make, inputs, outputs, concurrency_id=QUEUE, show_progress_on=[video, animation])
         stop.click(cancel, cancels=[work], queue=False)
         place.change(lambda paths, number: paths[int(number)], [stills, place], still, show_progress="hidden")
     return blocks
