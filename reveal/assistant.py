@@ -42,8 +42,9 @@ from reveal.network.config import PAD
 from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
+from reveal.processing.doubt import Signals
 from reveal.processing.processor import Processor, processor_of, view_costs
-from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness
+from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness, text_mean
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
@@ -178,7 +179,7 @@ class Assistant:
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
         query, view = self.query_of_best_view(image, question, sources if k else ())
-        retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        retrieved, values, scores, picture = retrieve(self.memory, query, k, sources, self.model.config)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
         output = jax.device_get(self._answer(self._params, query, values, scores, retrieved.present, decoding))
         numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)
@@ -190,8 +191,10 @@ class Assistant:
         evidence = Evidence(question, text, log_probability, items, gate, retrieved.version, view=view)
         if (doubt := self.processor.doubt) is None or not items:
             return evidence
-        features = np.array([items[0].score, log_gate.max(), output.likelihood, output.empty], np.float64)
-        probability = float(doubt.probability(features))
+        tokens = self.processor.question(question)
+        text = text_mean(query, len(tokens) if tokens.any() else 0)[0]
+        signals = items[0].score, picture[0], log_gate.max(), output.likelihood, output.empty, text
+        probability = float(doubt.probability(Signals(*map(np.asarray, signals))))
         doubted = probability < doubt.threshold or not evidence.answer
         return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
 
@@ -203,7 +206,7 @@ class Assistant:
             raise ValueError("nothing to search by: give a text, a picture, or both")
         k = items_to_find(self.memory, k, MOST_FOUND, sources)
         query, _ = self.query_of_best_view(image, text, sources)
-        retrieved, _, scores = retrieve(self.memory, query, k, sources, self.model.config)
+        retrieved, _, scores, _ = retrieve(self.memory, query, k, sources, self.model.config)
         return list(zip(self._items(retrieved), scores[retrieved.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:

@@ -31,6 +31,7 @@ from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
+from reveal.processing.doubt import Signals
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 BATCH = 64  # rows that are computed at a time
@@ -47,11 +48,13 @@ class ReaderOutput(NamedTuple):
     log_gate: Float[np.ndarray, "b s"]  # log-probability of each source
     likelihood: Float[np.ndarray, " b"]  # log-probability of the answer, its end included, per token
     empty: Float[np.ndarray, " b"]  # log-odds of no answer at all
+    picture: Float[np.ndarray, " b"]  # the part of the best item's score that is the pictures' similarity
+    text: Float[np.ndarray, "b d"]  # mean of the encoded question's tokens
 
-    def features(self) -> Float[np.ndarray, "b f"]:
-        """What calibrated doubt is computed from (`reveal.processing.doubt.FEATURES`)."""
+    def signals(self) -> Signals:
+        """What calibrated doubt is computed from."""
         score = self.retrieved.scores[:, 0] if self.retrieved.scores.shape[1] else np.zeros(len(self.tokens))
-        return np.stack([score, self.log_gate.max(axis=1), self.likelihood, self.empty], axis=1)
+        return Signals(score, self.picture, self.log_gate.max(axis=1), self.likelihood, self.empty, self.text)
 
 
 class Reader:
@@ -89,11 +92,12 @@ class Reader:
         for batch in batches({name: row for name, row in rows.items() if row is not None}, self._batch):
             given = batch.pop("answers", None)
             query = call(self._graph, "encode_query", self._params, **batch)
-            retrieved, values, scores = retrieve(self.memory, query, k, sources, self.model.config)
+            retrieved, values, scores, picture = retrieve(self.memory, query, k, sources, self.model.config)
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             sureness = _likelihoods(self._graph, self._params, fused, written)
-            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness))
+            text = text_mean(query, tokens.shape[1])
+            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness, picture, text))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
@@ -155,26 +159,37 @@ class Reader:
 
 def retrieve(
     memory: Memory | None, query: Query, k: int, sources: Sequence[str] | None, config: RevealConfig
-) -> tuple[SearchResult, Float[np.ndarray, "b k c d"], Float[np.ndarray, "b k"]]:
-    """The k best items of each query, their values, and their scores with 0 where there is none.
+) -> tuple[SearchResult, Float[np.ndarray, "b k c d"], Float[np.ndarray, "b k"], Float[np.ndarray, " b"]]:
+    """The k best items of each query, their values, their scores with 0 where there is none, and the part of each best
+    score that is the similarity of two pictures.
 
     Raises ValueError as `Memory.search`, and for k above 0 without a memory."""
     if k == 0:
         shape = len(query.vector), 0
         scores, ids = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
         values = np.zeros((*shape, config.value_tokens, config.width), np.float32)
-        return SearchResult(ids, scores, ids, 0), values, scores
+        return SearchResult(ids, scores, ids, 0), values, scores, np.zeros(len(scores), np.float32)
     if memory is None:
         raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
     while True:
         result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
+        found = result.present[:, 0] & (config.tower is not None)
         try:
             values = np.asarray(memory.values(result.ids), np.float32)
+            keys = memory.keys(result.ids[found, 0])
         except ValueError:
             if memory.version == result.version:
                 raise
             continue  # another program has deleted an item since, and removed its files
-        return result, values, np.where(result.present, result.scores, 0).astype(np.float32)
+        picture = np.zeros(len(found), np.float32)
+        picture[found] = (np.asarray(query.vector)[found] * keys)[:, config.key_dim :].sum(axis=1)
+        return result, values, np.where(result.present, result.scores, 0).astype(np.float32), picture
+
+
+def text_mean(query: Query, length: int) -> Float[Array, "b d"]:
+    """Mean of the encoded tokens of each question, which are the first `length` states; 0 without any."""
+    written = query.mask[:, :length, None]
+    return jnp.where(written, query.states[:, :length], 0).sum(axis=1) / jnp.maximum(written.sum(axis=1), 1)
 
 
 @partial(jax.jit, static_argnums=0)

@@ -5,17 +5,20 @@
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
 files and before the training's photographs, in the wordings of training; and as many without an answer
 (`wordings.unanswerable`, photographs without a flag). Which answers were right, `reveal.processing.doubt.fit` learns
-from the numbers that every answer comes with. The threshold, if none is given, doubts `LOST` of the right answers here;
-the tower has seen these flags, so others are answered less surely.
+from the numbers that every answer comes with; `fit_probe` learns the wordings apart from what no item answers. The
+threshold, if none is given, doubts `LOST` of the right answers here; the tower has seen these flags, so others are
+answered less surely.
 """
 
 import dataclasses
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import tyro
 from flax import nnx
+from jaxtyping import Float
 
 from common import terminal
 from common.io.images import to_uint8
@@ -29,14 +32,16 @@ from recipes.countries.pairs import FlagPairs
 from recipes.countries.phrases import BY_FLAG, QUESTIONS
 from reveal.metrics.calibration import calibration_error
 from reveal.network import weights
-from reveal.processing.doubt import Doubt, fit
+from reveal.network.model import Reveal
+from reveal.processing.doubt import Doubt, Signals, fit, fit_probe
 from reveal.processing.processor import windows
-from reveal.reader import Reader
+from reveal.reader import Reader, text_mean
 
 VIEWS = ((0.75, 3), (0.5, 5))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
-ANSWERABLE, UNANSWERABLE, EMPTY = 500, 200, 200  # questions
+ANSWERABLE, UNANSWERABLE, EMPTY = 1500, 600, 600  # questions
+STRANGE = 2000  # draws of questions without an answer, for the probe
 
 
 def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | None = None) -> tuple[Doubt, float]:
@@ -57,15 +62,24 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     answerable = output._replace(tokens=output.tokens[: len(subjects)])
     right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
-    features = output.features()
-    doubt = fit(features[written], right[written], LOST)
+    known = [text for relation in BY_FLAG for text in (*QUESTIONS[relation], *wordings.QUESTIONS[relation])]
+    strange = sorted({wordings.unanswerable(rng) for _ in range(STRANGE)})
+    probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
+    doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)
     doubt = doubt if threshold is None else dataclasses.replace(doubt, threshold=threshold)
     processor = {**header.metadata["processor"], "views": [list(view) for view in VIEWS], "doubt": doubt.as_json()}
     metadata = {**header.metadata, "processor": processor}
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
-    probability = np.where(written, doubt.probability(features), 0)
+    probability = np.where(written, doubt.probability(output.signals()), 0)
     return doubt, calibration_error(probability, right)
+
+
+def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
+    """Of questions, as `reveal.reader.text_mean`."""
+    tokens = np.stack([data.question_tokens(text) for text in texts])
+    states = nnx.jit(Reveal.encode_query)(model, tokens)
+    return np.asarray(text_mean(states, tokens.shape[1]))
 
 
 def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], list[str], list[int], list[str]]:

@@ -286,7 +286,7 @@ class DrawnEvaluation(Evaluation):
     def probability(self, doubt: Doubt, output: ReaderOutput) -> Float[np.ndarray, " n"]:
         """Of each answer; 0 for none at all."""
         silent = np.array([not self.data.vocabulary.decode(tokens) for tokens in output.tokens])
-        return np.where(silent, 0, doubt.probability(output.features()))
+        return np.where(silent, 0, doubt.probability(output.signals()))
 
     def doubt(
         self,

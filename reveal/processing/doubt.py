@@ -4,11 +4,16 @@ A logistic regression of a few numbers that every answer comes with (`FEATURES`)
 training has asked (`fit`) and kept in the header of the weights:
 
     score       of the best item: cosine of its key with the query, plus the log-probability of its source
+    picture     the part of that score which is the similarity of the two pictures; 0 without a tower
     gate        the largest log-probability of a source
     likelihood  log-probability of the answer per token
     empty       log-odds that the generator says nothing, as it has learnt to do where no item answers
+    question    log-probability that this is a kind of question that items answer, which another logistic regression
+                reads off the mean of the encoded question's tokens (`fit_probe`)
 
-Below `threshold` the answer is doubted: the memory does not seem to have it. An empty answer is always doubted.
+A log-probability is near 0 for all questions of a known kind, and falls without bound: a strange question is doubted
+however well the picture is known, and a usual one gains nothing. Below `threshold` the answer is doubted: the memory
+does not seem to have it. An empty answer is always doubted.
 (Platt, "Probabilistic outputs for support vector machines", 1999.)
 """
 
@@ -16,63 +21,119 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-FEATURES = ("score", "gate", "likelihood", "empty")
-RIDGE, STEPS = 1e-2, 50  # of the fit: penalty of standardised weights, Newton steps
+FEATURES = ("score", "picture", "gate", "likelihood", "empty", "question")
+RIDGE, PROBE_RIDGE = 3e-4, 1e-2  # penalties of standardised weights: of few features, and of a state's many numbers
+STEPS = 50  # of Newton's method
 LARGEST = 30.0  # magnitude of log-odds
+DIGITS = 5  # of the probe's weights in a header
+
+
+class Signals(NamedTuple):
+    """What every answer comes with, for any number of them: all of `FEATURES` but the last, and the question."""
+
+    score: Float[np.ndarray, "*n"]
+    picture: Float[np.ndarray, "*n"]
+    gate: Float[np.ndarray, "*n"]
+    likelihood: Float[np.ndarray, "*n"]
+    empty: Float[np.ndarray, "*n"]
+    text: Float[np.ndarray, "*n d"]  # mean of the encoded question's tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class Logistic:
+    """weights . x + bias are the log-odds."""
+
+    weights: tuple[float, ...]
+    bias: float
+
+    def log_odds(self, x: Float[np.ndarray, "*n d"]) -> Float[np.ndarray, "*n"]:
+        return np.clip(np.asarray(x, np.float64) @ np.array(self.weights) + self.bias, -LARGEST, LARGEST)
 
 
 @dataclasses.dataclass(frozen=True)
 class Doubt:
-    """sigmoid(weights . features + bias) is the probability of a right answer; below `threshold` it is doubted."""
+    """sigmoid(weights . features + bias) is the probability of a right answer; below `threshold` it is doubted.
+
+    Raises ValueError for other numbers of weights, a threshold that is no probability, and a weight of `question`
+    without its regression."""
 
     weights: tuple[float, ...]
     bias: float
     threshold: float
+    question: Logistic | None = None
 
     def __post_init__(self) -> None:
         if len(self.weights) != len(FEATURES) or not 0 <= self.threshold <= 1:
             raise ValueError(f"{self}: there are {len(FEATURES)} weights, and the threshold is 0 to 1")
+        if self.question is None and self.weights[-1]:
+            raise ValueError(f"{self}: the weight of {FEATURES[-1]} needs a regression of the question")
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Doubt:
-        """The inverse of `as_json`. Raises ValueError for other features or fields."""
-        if set(mapping) != {"weights", "bias", "threshold"} or set(mapping["weights"]) != set(FEATURES):
+        """The inverse of `as_json`; a feature without a weight does not count. Raises ValueError for other fields."""
+        weights, question = mapping.get("weights", {}), mapping.get("question")
+        if set(mapping) - {"question"} != {"weights", "bias", "threshold"} or not set(weights) <= set(FEATURES):
             raise ValueError(f"doubt is {mapping}: it has bias, threshold, and weights of {', '.join(FEATURES)}")
-        weights = tuple(float(mapping["weights"][name]) for name in FEATURES)
-        return cls(weights, float(mapping["bias"]), float(mapping["threshold"]))
+        if question is not None:
+            question = Logistic(tuple(map(float, question["weights"])), float(question["bias"]))
+        values = tuple(float(weights.get(name, 0)) for name in FEATURES)
+        return cls(values, float(mapping["bias"]), float(mapping["threshold"]), question)
 
     def as_json(self) -> dict[str, Any]:
         weights = dict(zip(FEATURES, self.weights, strict=True))
-        return {"weights": weights, "bias": self.bias, "threshold": self.threshold}
+        found = {"weights": weights, "bias": self.bias, "threshold": self.threshold}
+        return found if self.question is None else {**found, "question": dataclasses.asdict(self.question)}
 
-    def probability(self, features: Float[np.ndarray, "*n f"]) -> Float[np.ndarray, "*n"]:
-        return _sigmoid(features @ np.array(self.weights) + self.bias)
+    def probability(self, signals: Signals) -> Float[np.ndarray, "*n"]:
+        """Raises ValueError for a question of another width than the regression's."""
+        odds = Logistic(self.weights, self.bias).log_odds(features(signals, self.question))
+        return np.asarray(1 / (1 + np.exp(-odds)))
 
 
-def fit(features: Float[np.ndarray, "n f"], right: Bool[np.ndarray, " n"], lost: float = 0.03) -> Doubt:
+def features(signals: Signals, question: Logistic | None) -> Float[np.ndarray, "*n f"]:
+    """`FEATURES`; the last is 0 without a regression."""
+    odds = np.full(np.shape(signals.score), LARGEST) if question is None else question.log_odds(signals.text)
+    return np.stack([*map(np.asarray, signals[:-1]), -np.logaddexp(0, -odds)], axis=-1)
+
+
+def fit(signals: Signals, right: Bool[np.ndarray, " n"], question: Logistic | None = None, lost: float = 0.03) -> Doubt:
     """Weights of the least cross-entropy, and the threshold that doubts a share `lost` of the right answers.
 
     Raises ValueError unless some answers are right and some wrong."""
     if right.all() or not right.any():
         raise ValueError(f"{right.sum()} of {len(right)} answers are right: calibration needs right and wrong ones")
-    mean, deviation = features.mean(0), features.std(0) + 1e-6
-    inputs = np.concatenate([(features - mean) / deviation, np.ones((len(features), 1))], axis=1)
-    penalty, solution = RIDGE * np.diag([1.0] * features.shape[1] + [0.0]), np.zeros(inputs.shape[1])
-    for _ in range(STEPS):  # Newton's method
-        probability = _sigmoid(inputs @ solution)
-        gradient = inputs.T @ (probability - right) / len(right) + penalty @ solution
-        hessian = (inputs.T * (probability * (1 - probability))) @ inputs / len(right) + penalty
+    found = regression(features(signals, question), right, np.ones(len(right)), RIDGE)
+    weights = found.weights if question else (*found.weights[:-1], 0.0)
+    doubt = Doubt(weights, found.bias, 0.5, question)
+    chosen = Signals(*(values[right] for values in signals))
+    return dataclasses.replace(doubt, threshold=min(float(np.quantile(doubt.probability(chosen), lost)), 0.5))
+
+
+def fit_probe(known: Float[np.ndarray, "n d"], strange: Float[np.ndarray, "m d"]) -> Logistic:
+    """Tells encoded questions that items answer from others, both groups of equal weight."""
+    targets = np.arange(len(known) + len(strange)) < len(known)
+    share = np.where(targets, len(strange), len(known)) * 2 / len(targets)
+    found = regression(np.concatenate([known, strange]), targets, share, PROBE_RIDGE)
+    return Logistic(tuple(round(weight, DIGITS) for weight in found.weights), round(found.bias, DIGITS))
+
+
+def regression(
+    x: Float[np.ndarray, "n d"], targets: Bool[np.ndarray, " n"], share: Float[np.ndarray, " n"], ridge: float
+) -> Logistic:
+    """Logistic regression of rows that count by their share, by Newton's method."""
+    x = np.asarray(x, np.float64)
+    mean, deviation = x.mean(0), x.std(0) + 1e-6
+    inputs = np.concatenate([(x - mean) / deviation, np.ones((len(x), 1))], axis=1)
+    penalty, solution = ridge * np.diag([1.0] * x.shape[1] + [0.0]), np.zeros(inputs.shape[1])
+    for _ in range(STEPS):
+        probability = 1 / (1 + np.exp(-np.clip(inputs @ solution, -LARGEST, LARGEST)))
+        gradient = inputs.T @ (share * (probability - targets)) / len(x) + penalty @ solution
+        hessian = (inputs.T * (share * probability * (1 - probability))) @ inputs / len(x) + penalty
         solution = solution - np.linalg.solve(hessian + 1e-9 * np.eye(len(hessian)), gradient)
     weights = solution[:-1] / deviation
-    bias = float(solution[-1] - weights @ mean)
-    threshold = float(np.quantile(_sigmoid(features[right] @ weights + bias), lost))
-    return Doubt(tuple(map(float, weights)), bias, min(threshold, 0.5))
-
-
-def _sigmoid(x: Any) -> np.ndarray:
-    return np.asarray(1 / (1 + np.exp(-np.clip(x, -LARGEST, LARGEST))))
+    return Logistic(tuple(map(float, weights)), float(solution[-1] - weights @ mean))

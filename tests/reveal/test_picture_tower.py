@@ -1,6 +1,7 @@
 """The picture tower, views of a picture, and calibrated doubt."""
 
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -9,11 +10,13 @@ from flax import nnx
 from reveal_networks import SMALL as PLAIN
 from reveal_networks import drawn
 
+from reveal.memory import Item
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.network import weights
 from reveal.network.config import TowerConfig
-from reveal.processing.doubt import Doubt, fit
+from reveal.processing.doubt import Doubt, Logistic, Signals, fit, fit_probe
 from reveal.processing.processor import view_costs, windows
+from reveal.reader import Reader
 
 CONFIG = dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=0.36))
 RNG = np.random.default_rng(0)
@@ -64,19 +67,64 @@ def test_windows_cover_the_image_and_small_ones_cost_more():
     np.testing.assert_array_equal(windows(image, (), 20), views[:1])
 
 
-def test_doubt_finds_the_probabilities_that_made_the_answers():
-    features = RNG.normal(size=(4000, 4))
-    true = Doubt((2.0, 0.0, -1.0, 0.5), 0.3, 0.5)
-    right = RNG.random(4000) < true.probability(features)
-    found = fit(features, right, lost=0.05)
-    assert np.abs(found.probability(features) - true.probability(features)).mean() < 0.03
-    assert (found.probability(features[right]) < found.threshold).mean() == pytest.approx(0.05, abs=0.01)
-    assert calibration_error(found.probability(features), right) < 0.03
-    assert Doubt.from_json(found.as_json()) == found
+@pytest.mark.parametrize("asked", [False, True])
+def test_doubt_finds_the_probabilities_that_made_the_answers(asked):
+    question = Logistic((3.0, -1.0), 0.5) if asked else None
+    signals = Signals(*RNG.normal(size=(5, 4000)), RNG.normal(size=(4000, 2)))
+    true = Doubt((2.0, 1.0, 0.0, -1.0, 0.5, 1.5 * asked), 0.3, 0.5, question)
+    right = RNG.random(4000) < true.probability(signals)
+    found = fit(signals, right, question, lost=0.05)
+    probability = found.probability(signals)
+    assert np.abs(probability - true.probability(signals)).mean() < 0.03
+    assert (probability[right] < found.threshold).mean() == pytest.approx(0.05, abs=0.01)
+    assert calibration_error(probability, right) < 0.03
+    assert Doubt.from_json(json.loads(json.dumps(found.as_json()))) == found
     with pytest.raises(ValueError, match="calibration needs"):
-        fit(features, np.ones(4000, bool))
-    with pytest.raises(ValueError, match="weights of score"):
-        Doubt.from_json({"weights": {"score": 1}, "bias": 0, "threshold": 0})
+        fit(signals, np.ones(4000, bool))
+
+
+def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
+    known, strange = RNG.normal(2, 1, (30, 8)), RNG.normal(0, 1, (3000, 8))
+    probe = fit_probe(known, strange)
+    assert (probe.log_odds(RNG.normal(2, 1, (500, 8))) > 0).mean() > 0.95 > 0.05 > (probe.log_odds(strange) > 0).mean()
+    doubt = Doubt((0.0,) * 5 + (1.0,), 2.0, 0.5, probe)
+    zeros = np.zeros(3)
+    texts = np.stack([np.full(8, level) for level in (-2.0, 2.0, 4.0)])
+    odd, usual, more = doubt.probability(Signals(zeros, zeros, zeros, zeros, zeros, texts))
+    assert odd < 0.01 < 0.85 < usual and more == pytest.approx(usual, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
+        {"weights": {"score": 1}, "bias": 0},
+        {"weights": {"question": 1}, "bias": 0, "threshold": 0},
+        {"weights": {}, "bias": 0, "threshold": 2},
+    ],
+)
+def test_other_descriptions_of_doubt_are_refused(fields):
+    with pytest.raises(ValueError, match="weight"):
+        Doubt.from_json(fields)
+
+
+def test_weights_of_older_files_are_read():
+    doubt = Doubt.from_json(
+        {"weights": {"score": 1, "gate": 2, "likelihood": 3, "empty": 4}, "bias": 5, "threshold": 0}
+    )
+    assert doubt == Doubt((1.0, 0.0, 2.0, 3.0, 4.0, 0.0), 5.0, 0.0)
+
+
+def test_the_pictures_part_of_a_score(model, tmp_path):
+    """Of the best item, beside the whole score; and the mean of the question's tokens, which no picture changes."""
+    reader = Reader(model, read_item=lambda items: {"tokens": TOKENS, "image": IMAGES, "has_image": np.ones(3, bool)})
+    reader.build(tmp_path / "m", [Item("a", {"text": "x"}) for _ in range(3)], ("a", "b"))
+    output, pictures = reader.ask(TOKENS, IMAGES, k=2), np.asarray(model.embed_pictures(IMAGES))
+    best = pictures[output.retrieved.ids[:, 0]]
+    np.testing.assert_allclose(output.picture, 0.36 * (pictures * best).sum(axis=1), atol=1e-5)
+    other = reader.ask(TOKENS, IMAGES[::-1], k=2)
+    np.testing.assert_allclose(output.text, other.text, atol=1e-5)
+    assert output.signals().text.shape == (3, CONFIG.width) and (output.signals().picture == output.picture).all()
 
 
 def test_reliability_is_that_of_equal_groups():
