@@ -44,8 +44,15 @@ CONFIG = (  # of the commands' parsers
 )
 POSITIONAL = typing.get_args(tyro.conf.Positional[str])[1]
 DEFAULT = re.compile(r"[;.]? None: ([^.]+(?:\.\d[^.]*)*)\.$")  # what a left out option does: the end of its text
-UNPARSED = r"Error parsing (\S+): no type matching (.+) could be instantiated from \[(.*)\]"  # tyro's words
+PLAIN = {  # tyro's words -> a user's
+    r"Error parsing (\S+).*: no type matching (.+) could be instantiated from \[(.*)\]": r"\1: \3 is no \2",
+    r"Error parsing (\S+).*: Could not find valid parse for arguments: \[(.*)\]": r"\1: \2 cannot be read",
+    r"\{FLOAT FLOAT\}": "pair of numbers",
+    r"(INT\|)?FLOAT$": "number",
+    r"INT$": "whole number",
+}
 EXHAUSTED = "RESOURCE_EXHAUSTED"  # in the text of JAX's RuntimeError for a full device, which has no class of its own
+AGAIN = 0.05  # seconds after which a signal that was dropped is sent again
 STOPS = ("SIGTERM", "SIGHUP")  # `kill`, the time limit of a batch system; a closed window
 
 
@@ -108,9 +115,12 @@ def _mistake(box: str) -> str:
     lines = [line.replace("│", " ") for line in box.splitlines()[1 if box.startswith("╭") else 2 :]]
     first = list(itertools.takewhile(lambda line: not re.search("───|---|Got errors|╰", line), lines))
     text = " ".join(line.strip() for line in first if not line.startswith(" " * 10)).rstrip(". ")
-    text = re.sub(UNPARSED, r"\1: \3 is no \2", text)
-    near = [line.split()[0] for line in lines[len(first) :] if line.startswith(" " * 6 + "-")]
-    return text + (f"; did you mean {' or '.join(near)}?" if "Perhaps you meant" in box and near else ";")
+    for pattern, plain in PLAIN.items():
+        text = re.sub(pattern, plain, text)
+    rest = [line.strip() for line in lines[len(first) :] if line.startswith(" " * 6 + "-")]
+    if "Perhaps you meant" in box and rest:
+        return text + f"; did you mean {' or '.join(line.split()[0] for line in rest)}?"
+    return text + (f"; unrecognized: {' '.join(rest)};" if "Unrecognized options:" in box and rest else ";")
 
 
 def _with_help(kind: type, groups: Mapping[str, Sequence[type]]) -> tuple[type, list[str]]:
@@ -283,19 +293,32 @@ def stoppable() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt(number), so that they clean up as Ctrl-C does.
 
     Signals that are ignored or handled already (nohup, a notebook) are left alone, and so are threads but the main one,
-    since Python handles signals there alone."""
+    since Python handles signals there alone. Python drops what is raised in a finaliser or a callback of the garbage
+    collector, and JAX has such a callback: a signal that was dropped there is sent again."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise KeyboardInterrupt(number)
 
+    def dropped(error: Any) -> None:
+        if not issubclass(error.exc_type, KeyboardInterrupt):
+            before(error)
+            return
+        number = ((error.exc_value and error.exc_value.args) or (signal.SIGINT,))[0]
+        threading.Timer(AGAIN, os.kill, (os.getpid(), number)).start()  # when the callback has ended
+
+    before = sys.unraisablehook
     numbers = [getattr(signal, name) for name in STOPS if hasattr(signal, name)]
     in_main = threading.current_thread() is threading.main_thread()
     handled = [number for number in numbers if in_main and signal.getsignal(number) is signal.SIG_DFL]
     for number in handled:
         signal.signal(number, stop)
+    if in_main:
+        sys.unraisablehook = dropped
     try:
         yield
     finally:
+        if in_main:
+            sys.unraisablehook = before
         for number in handled:
             signal.signal(number, signal.SIG_DFL)
 

@@ -19,6 +19,7 @@ are reported at once.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import json
 import os
 import sys
@@ -235,6 +236,13 @@ def main(arguments: list[str] | None = None) -> None:
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
     about = f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help)."
     about += terminal.examples_of(PROGRAM, __doc__)
+    if (
+        not name
+        and (meant := difflib.get_close_matches(words[0], filter(None, COMMANDS), 1))
+        and not Path(words[0]).exists()
+    ):
+        terminal.complain(f"{PROGRAM}: {words[0]} is no command and no file; did you mean `{PROGRAM} {meant[0]}`?")
+        raise SystemExit(2)
     own = words[1:] if name else words
     command = terminal.parsed(COMMANDS[name](), own, f"{PROGRAM} {name}".strip(), None if name else about)
     try:

@@ -83,6 +83,10 @@ def convert(
 
     Raises as `make_plan` and `run`.
     """
+    if unknown := sorted(options.keys() - {field.name for field in dataclasses.fields(Options)}):
+        raise TypeError(f"{unknown[0]} is no option of a clip: the fields of film.io.options.Options are")
+    if not isinstance(model, Film | None):
+        raise TypeError(f"the network is {model!r}: give one, as film.load() does")
     names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     plan = make_plan(names, output, Options(**options))
     model = model or load()

@@ -263,6 +263,10 @@ def interpolate(
     Yields:
       The frames, float32, new ones not clamped. The inputs themselves are unchanged.
     """
+    if not isinstance(model, Film):
+        raise TypeError(f"the network is {model!r}: give one, as film.load() does")
+    if moments is not None and times != 1:
+        raise ValueError(f"times={times} and moments both choose the new frames: give one")
     if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 0:
         raise ValueError(f"times={times}, batch={batch}, align={align}: give 0 to {MOST_TIMES}, 1 or more, 0 or more")
     wanted = moments_of.even(2**times - 1) if moments is None else [Fraction(moment) for moment in moments]

@@ -135,14 +135,14 @@ class Assistant:
         """Opens files; raises OSError and ValueError, also for a memory that another network made.
 
         Args:
-          path: weights, or the folder of a run; None: the shipped weights.
+          path: weights, the folder of a run, an address or a shipped name; None: the shipped weights.
           tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
           memory: its folder, for the exact engine, or an opened memory; None: none.
         """
-        file = pretrained.weights() if path is None else weights.file_of(path)
+        file = pretrained.weights(path)
         model, header = weights.load_with_metadata(file)
         if memory is not None:
-            memory = memory if isinstance(memory, Memory) else Memory(memory)
+            memory = memory if isinstance(memory, Memory) else Memory(pretrained.memory(memory))
             check_encoder(memory.layout, reader_fingerprint(model), memory.folder)
             sources = sources or memory.layout.sources
         return cls(model, processor_of(file, model.config, header, tokenizer, sources, default_sources), memory)

@@ -77,6 +77,16 @@ def require_file(path: str | Path) -> Path:
     return path
 
 
+def in_place_of_data(path: Path) -> str:
+    """What people often save in place of data, and the way out; "" for anything else."""
+    with path.open("rb") as file:
+        head = file.read(64).lstrip().lower()
+    if head.startswith(b"version https://git-lfs"):
+        return "a Git LFS pointer (run `git lfs pull`)"
+    page = head.startswith((b"<!doctype", b"<html"))
+    return "a web page (download the file itself, on the hub .../resolve/... and not .../blob/...)" if page else ""
+
+
 def contained(folder: str | Path, name: str) -> Path:
     """The file `name` of a folder or below, as data call it. Raises ValueError for one that lies elsewhere, by its name
     or by links; the folder itself may be one."""

@@ -27,7 +27,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from common.io.files import require_file
+from common.io.files import in_place_of_data, require_file
 from common.io.json_text import parse_json
 
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
@@ -200,7 +200,5 @@ def _open(path: Path) -> Any:
     try:
         return safetensors.safe_open(path, framework="np")
     except safetensors.SafetensorError as error:
-        with path.open("rb") as file:
-            pointer = file.read(40).startswith(b"version https://git-lfs")
-        found = "a Git LFS pointer (run `git lfs pull`)" if pointer else f"another format, or one cut short ({error})"
+        found = in_place_of_data(path) or f"another format, or one cut short ({error})"
         raise ValueError(f"{path}: expected a safetensors file, found {found}; copy or download it again") from error

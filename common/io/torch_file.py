@@ -32,7 +32,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from common.io.files import require_file
+from common.io.files import in_place_of_data, require_file
 
 _DTYPES = {
     "DoubleStorage": np.float64,
@@ -73,6 +73,8 @@ def read_torch(path: str | Path) -> dict[str, np.ndarray]:
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from error
     except Exception as error:  # a damaged pickle can fail with nearly any type
+        if found := in_place_of_data(path):
+            raise ValueError(f"{path}: expected a file of PyTorch, found {found}") from error
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ValueError(f"{path}: cut short, damaged or no PyTorch file ({reason}); {_RESAVE}") from error
     if not tensors:

@@ -119,7 +119,9 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
     ends = config.schedule in ("cosine", "linear")
     if (ends and after <= 0) or (config.cooldown and after < config.cooldown):
         both = f"optim.warmup is {config.warmup} and optim.cooldown {config.cooldown}"
-        raise ValueError(f"{both}: too long for a {config.schedule} schedule of {steps} steps; raise trainer.steps")
+        raise ValueError(
+            f"{both}: too long for a {config.schedule} schedule of {steps} steps; raise trainer.steps, or lower them"
+        )
     schedule = {
         "constant": lambda: optax.constant_schedule(config.lr),
         "staircase": lambda: optax.exponential_decay(config.lr, config.decay_every, config.decay_rate, staircase=True),

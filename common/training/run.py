@@ -71,10 +71,11 @@ def train_from_config(config: DictConfig) -> None:
         with contextlib.ExitStack() as locked:
             distributed.on_first(lambda: locked.enter_context(lock(folder)))
             distributed.on_first(lambda: record(config, folder, objects["optim"]))
+            name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
+            (folder / name).unlink(missing_ok=True)  # of an attempt before
             try:
                 path = train(**objects, folder=folder, **metadata)
             except Exception as error:
-                name = "error.log" if distributed.is_first() else f"error_{jax.process_index()}.log"
                 (folder / name).write_text(traceback.format_exc())
                 on_device = isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)
                 if on_device or isinstance(error, MemoryError):

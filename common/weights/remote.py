@@ -150,7 +150,8 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
         errors.LocalEntryNotFoundError,
         errors.IncompleteSnapshotError,
     ) as error:
-        way = "check the network, unset HF_HUB_OFFLINE, or give a path"
+        way = "unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "check the network"
+        way += ", or give a path"
         raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached: {way}") from error
     except (errors.HfHubHTTPError, httpx2.TransportError) as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error

@@ -235,7 +235,7 @@ def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> 
     for file in files:
         path = Path(os.path.realpath(file))
         if clip in (path, path.parent):
-            raise ValueError(f"{output}: the clip would replace or join its input {file}; give another folder")
+            raise ValueError(f"{output}: the clip would replace or join its input {file}; give another name")
         if path in overviews:
             raise ValueError(f"{file} is an input, and a sheet would replace it; give another name")
     for overview in overviews:

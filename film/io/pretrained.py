@@ -34,16 +34,18 @@ def find(name_or_path: str | Path | None = None, config: FilmConfig | None = Non
     program's weights, that of the converted ones, of the shape `config` (None: the published one).
 
     Raises FileNotFoundError, and the errors of `common.weights.remote.local` and of `film.porting.read_reference`."""
-    name = str(name_or_path or DEFAULT)
+    name = str(DEFAULT if name_or_path is None else name_or_path)
+    if not name:
+        raise ValueError("'' is no name of weights: check that the variables of the shell are set")
     path = WEIGHTS / name if name in names() else local(name, pickles=True)
     if path.is_dir():
         files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in FOREIGN]
         path = path / FILE if (path / FILE).is_file() else files[0] if len(files) == 1 else path
     tensorflow = path.is_dir() and (any(path.glob("*.pb")) or any(path.glob("*.index")))
     if not (path.is_file() or tensorflow):
-        raise FileNotFoundError(
-            f"no weights {name!r}: give a file, a run's folder, hf:OWNER/NAME or a shipped name ({', '.join(names())})"
-        )
+        ways = f"give a file, a run's folder, hf:OWNER/NAME or a shipped name ({', '.join(names())})"
+        inside = f" (the folder has no {FILE}, which a run writes at its end)" if path.is_dir() else ""
+        raise FileNotFoundError(f"no weights {name!r}{inside}: {ways}")
     return path if is_ours(path) else _converted(path, config or FilmConfig.paper(), name)
 
 

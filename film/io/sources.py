@@ -26,6 +26,7 @@ from common.io.clip_limits import MOVIES
 from common.io.files import require_file
 from common.io.images import READABLE, find_images, image_size, place, read_encoded, read_image
 from common.io.video_reader import TimedFrame, VideoInfo, read_video
+from common.weights.remote import is_address
 from film.photos import Preparation
 from film.shots import without_duplicates
 from film.timeline import snapped
@@ -100,6 +101,8 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
         )
     if "" in inputs:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
+    if addresses := [name for name in inputs if is_address(name)]:
+        raise ValueError(f"{addresses[0]}: an address is for weights; download photos and videos first")
     first = Path(inputs[0])
     if len(inputs) > 1:
         for name in inputs:

@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_file, check_output_folder
-from common.io.images import READABLE, check_writable, contact_sheet, read_image, shrink, write_image
+from common.io.images import check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
 from common.training.mesh import make_mesh
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
@@ -77,6 +77,9 @@ def check_outputs(command: Generate) -> None:
     else:
         check_output_folder(command.output, command.overwrite, PATTERN)
     taken = [Path(command.output).resolve()]
+    for file in (command.image, command.mask, command.image_prompt, *command.condition):
+        if file is not None and Path(file).resolve() == taken[0]:
+            raise ValueError(f"{command.output}: the image would replace its input; give another name")
     for name, file in (("sheet", command.sheet), ("preview", command.preview)):
         if file is None:
             continue
@@ -228,5 +231,5 @@ def write(command: Generate, request: Request, images: Images) -> list[Path]:
 
 
 def _is_file(output: str) -> bool:
-    """Whether the output is an image, not a folder: by its suffix."""
-    return Path(output).suffix.lower() in (*READABLE, ".gif")
+    """Whether the output is an image, not a folder: a suffix of letters, of which `check_writable` knows some."""
+    return Path(output).suffix[1:].isalpha() and not Path(output).is_dir()

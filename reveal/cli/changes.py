@@ -14,6 +14,7 @@ from common import terminal
 from common.io.files import atomic_output, require_file
 from common.io.images import image_size
 from common.io.tensor_files import read_json
+from reveal import pretrained
 from reveal.cli import commands
 from reveal.cli.commands import PROGRAM, load_assistant, published_networks, split_names
 from reveal.memory.folder import ENCODER, bytes_on_disk, check_ours, discard, replace
@@ -83,7 +84,7 @@ def add(command: commands.Add) -> None:
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
     if command.edit and single and command.id is None:
         raise ValueError("--edit needs --id: which item to put this in the place of")
-    memory = Memory(command.memory, wait=command.wait)
+    memory = _own(command.memory, command.wait)
     encoder, _ = published_networks(command, memory.folder)
     sources = _sources(command.inputs, command.source, encoder)
     item = _single_item(command, memory) if single else None
@@ -102,7 +103,7 @@ def add(command: commands.Add) -> None:
 
 def watch(command: commands.Watch) -> None:
     """Raises as `folder_sync.sync`."""
-    memory = Memory(command.memory)
+    memory = _own(command.memory)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")
@@ -121,6 +122,15 @@ def watch(command: commands.Watch) -> None:
     with terminal.stopping("the memory is as of the last report"):
         for report in folder_sync.watch(memory, sources, assistant, command.picture_side):
             _write_report(command, report, command.memory)
+
+
+def _own(name: str, wait: float = 0) -> Memory:
+    """Opens a memory to change it. Raises ValueError for the name of the shipped one."""
+    if pretrained.is_shipped(name):
+        raise ValueError(
+            f"{name} is the shipped memory: copy it (cp -r {pretrained.memory()} facts), and change the copy"
+        )
+    return Memory(name, wait=wait)
 
 
 def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
@@ -160,7 +170,7 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
 
 def remove(command: commands.Remove) -> None:
     """Raises ValueError for an id that is not there; then none is deleted."""
-    memory, ids = Memory(command.memory, wait=command.wait), list(dict.fromkeys(command.ids))
+    memory, ids = _own(command.memory, command.wait), list(dict.fromkeys(command.ids))
     if not ids:
         raise ValueError("no item to take out: give its id, which `reveal search` and `reveal ask` print")
     memory.delete(ids)
@@ -171,7 +181,7 @@ def remove(command: commands.Remove) -> None:
 
 
 def refresh(command: commands.Refresh) -> None:
-    memory = Memory(command.memory, wait=command.wait)
+    memory = _own(command.memory, command.wait)
     encoder, reader = published_networks(command, memory.folder)
     command = dataclasses.replace(command, encoder=encoder, reader=reader)
     assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
@@ -185,7 +195,7 @@ def refresh(command: commands.Refresh) -> None:
 
 
 def compact(command: commands.Compact) -> None:
-    memory = Memory(command.memory, wait=command.wait)
+    memory = _own(command.memory, command.wait)
     before, rows = bytes_on_disk(memory.folder), sum(shard.rows for shard in memory.manifest.shards)
     with _room(command.memory, "the memory is as it was; make room and try again"):
         memory.compact()

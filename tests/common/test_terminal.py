@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from typing import Literal
 
 import jax
@@ -58,6 +59,7 @@ class Move:
         ([], ["TARGET"]),
         (["home", "--stops", "3"], ["--stops", "--steps"]),
         (["home", "--steps", "many"], ["--steps", "'many'"]),
+        (["--stpes"], ["TARGET", "--stpes"]),
         (["home", "--steps"], ["--steps"]),
         (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
     ],
@@ -87,6 +89,21 @@ def test_signals_are_handled_for_a_while():
         with pytest.raises(KeyboardInterrupt) as stop, terminal.stoppable():
             signal.raise_signal(number)
         assert stop.value.args == (number,) and signal.getsignal(number) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_a_finaliser_is_not_lost(number, capsys):
+    """Python prints and drops what is raised there; JAX's callback of the garbage collector is such a place."""
+
+    class Finalised:
+        def __del__(self):
+            signal.raise_signal(number)
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), terminal.stoppable():
+        Finalised()
+        time.sleep(10)
+    assert sys.unraisablehook is before and capsys.readouterr().err == ""
 
 
 def test_ignored_signals_and_threads_are_left_alone():

@@ -136,6 +136,8 @@ def bad_files() -> None:
         write_image(name, np.zeros((1, 1, 3), np.float32))
     for name in ("taken.mp4", "notes.safetensors"):
         Path(name).write_text("precious")
+    for name in ("page.safetensors", "page.pth", "page.txt"):
+        Path(name).write_text("<!DOCTYPE html><title>Sign in</title>")
     for name in ("frame_00000.png", "frame_00001.png"):
         write_image(f"clip/{name}", read_image(PHOTOS[0]))
     Path("link").symlink_to("clip")
@@ -152,6 +154,13 @@ BAD = [  # words, and what the line names
     (["dot0.png", "dot1.png", "-o", "clip.mp4"], "1x1"),
     (["-o", "clip.mp4"], "no images"),
     (["", "-o", "clip.mp4"], "''"),
+    ([*PHOTOS, "-o", "clip.mp4", "--weights", ""], "''"),
+    (["inof"], "`film info`"),
+    (["https://host/a.jpg", PHOTOS[0]], "https://host/a.jpg"),
+    ([*CLIP, "--weights", "photos"], "weights.safetensors"),
+    ([*CLIP, "--weights", "page.safetensors"], "web page"),
+    ([*CLIP, "--weights", "page.pth"], "web page"),
+    ([*CLIP, "--weights", "page.txt"], "page.txt"),
     ([*PHOTOS, "-o", ""], "output"),
     (["photos/*.webp", "-o", "clip.mp4"], "photos/*.webp"),
     ([PHOTOS[0], "pipe.png", "-o", "clip.mp4"], "pipe.png"),

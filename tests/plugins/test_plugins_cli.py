@@ -73,6 +73,21 @@ def test_info_of_a_folder(here, capsys):
     assert rows["sampler"] == "ddim" and rows["images"].startswith("16x16")
 
 
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ("-o a.txt", ".txt"),
+        ("-o a.png --width 32768 --height 32", "32768x32"),
+        ("-o photo.png --image photo.png --overwrite", "photo.png"),
+        ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
+        ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
+    ],
+)
+def test_mistakes_leave_all_as_it_was(here, capsys, words, value):
+    write_image("photo.png", np.zeros((32, 32, 3), np.float32))
+    assert value in refused(f"generate --prompt apple --base base --quiet {words}", capsys)
+
+
 def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
     rows = info(capsys, "canny-small")
     assert rows["MediaPipePlugin"] == "576,496 parameters, stored as float16" and rows["condition"] == "canny"
