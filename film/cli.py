@@ -236,11 +236,8 @@ def main(arguments: list[str] | None = None) -> None:
     others = ", ".join(f"`{PROGRAM} {other}`" for other in COMMANDS if other)
     about = f"{Interpolate.__doc__}\n\nOther commands: {others} (each with --help)."
     about += terminal.examples_of(PROGRAM, __doc__)
-    if (
-        not name
-        and (meant := difflib.get_close_matches(words[0], filter(None, COMMANDS), 1))
-        and not Path(words[0]).exists()
-    ):
+    meant = [] if name or Path(words[0]).suffix else difflib.get_close_matches(words[0], filter(None, COMMANDS), 1)
+    if meant and not Path(words[0]).exists():
         terminal.complain(f"{PROGRAM}: {words[0]} is no command and no file; did you mean `{PROGRAM} {meant[0]}`?")
         raise SystemExit(2)
     own = words[1:] if name else words

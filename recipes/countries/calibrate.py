@@ -3,11 +3,11 @@
     python -m recipes.countries.calibrate out/shipped
 
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before the training's photographs, in the wordings of training; and as many without an answer
-(`wordings.unanswerable`, photographs without a flag). Which answers were right, `reveal.processing.doubt.fit` learns
-from the numbers that every answer comes with; `fit_probe` learns the wordings apart from what no item answers. The
-threshold, if none is given, doubts `LOST` of the right answers here; the tower has seen these flags, so others are
-answered less surely.
+files and before the training's photographs, and names, in the wordings of training; and as many without an answer
+(`wordings.unanswerable`, names that nobody has, photographs without a flag). Which answers were right,
+`reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe` learns the wordings
+apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers here; the tower has
+seen these flags, so others are answered less surely.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from jaxtyping import Float
 from common import terminal
 from common.io.images import to_uint8
 from recipes.countries import wordings
-from recipes.countries.augmentation import photograph
+from recipes.countries.augmentation import blank_image, photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.drawn_evaluation import SIDE, DrawnEvaluation, Picture, as_file
 from recipes.countries.facts import RELATIONS
@@ -40,7 +40,7 @@ from reveal.reader import Reader, text_mean
 VIEWS = ((0.75, 3), (0.5, 5))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
-ANSWERABLE, UNANSWERABLE, EMPTY = 1500, 600, 600  # questions
+ANSWERABLE, UNANSWERABLE, EMPTY, NAMELESS = 2000, 600, 600, 300  # questions
 STRANGE = 2000  # draws of questions without an answer, for the probe
 
 
@@ -53,16 +53,18 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     data, rng = pairs.world, np.random.default_rng([seed, 3])
     evaluation = DrawnEvaluation(data)
     pictures, texts, subjects, relations = asked(pairs, rng)
+    blank = np.broadcast_to(blank_image(data.size), (1 + sum(n * n for _, n in VIEWS), data.size, data.size, 3))
     with tempfile.TemporaryDirectory() as scratch:
         reader = Reader(model, read_item=data.read_item)
         reader.build(Path(scratch) / "memory", data.memory_items(), data.sources)
-        views = np.stack([windows(picture, VIEWS, data.size) for picture in pictures])
+        views = np.stack([blank if one is None else windows(one, VIEWS, data.size) for one in pictures])
         output = evaluation.ask(reader, texts, views, VIEWS)
     right = np.zeros(len(texts), bool)
     answerable = output._replace(tokens=output.tokens[: len(subjects)])
     right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
-    known = [text for relation in BY_FLAG for text in (*QUESTIONS[relation], *wordings.QUESTIONS[relation])]
+    names = [data.atlas.countries[country].name for country in pairs.real_flags]
+    known = [text.format(pick(names, rng)) for relation in RELATIONS for text in wordings.every(relation)]
     strange = sorted({wordings.unanswerable(rng) for _ in range(STRANGE)})
     probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
     doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)
@@ -82,11 +84,13 @@ def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Fl
     return np.asarray(text_mean(states, tokens.shape[1]))
 
 
-def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], list[str], list[int], list[str]]:
-    """Pictures and questions, those with an answer first, of which the subjects and relations are given too."""
+def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | None], list[str], list[int], list[str]]:
+    """Pictures (None: of a question by name) and questions, those with an answer first, of which the subjects and
+    relations are given too."""
     data, flags = pairs.world, pairs.real_flags
     by_flag = [relation for relation in RELATIONS if relation in BY_FLAG]
-    pictures, texts, subjects, relations = [], [], [], []
+    pictures: list[Picture | None] = []
+    texts, subjects, relations = [], [], []
 
     def flag() -> tuple[int, Picture]:
         country = int(flags[rng.integers(len(flags))])
@@ -98,16 +102,23 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture], li
         return country, to_uint8(made)
 
     while len(texts) < ANSWERABLE:
-        relation = by_flag[rng.integers(len(by_flag))]
+        relation = RELATIONS[rng.integers(len(RELATIONS))]
         country, picture = flag()
         if not data.askable[country, RELATIONS.index(relation)]:
             continue
-        texts.append(pick((*QUESTIONS[relation], *wordings.QUESTIONS[relation]), rng))
-        for column, value in ((pictures, picture), (subjects, country), (relations, relation)):
-            column.append(value)
+        texts.append(pick(wordings.every(relation), rng).format(data.atlas.countries[country].name))
+        pictures.append(picture if relation in BY_FLAG else None)
+        subjects.append(country)
+        relations.append(relation)
     for _ in range(UNANSWERABLE):
         pictures.append(flag()[1])
         texts.append(wordings.unanswerable(rng))
+    for _ in range(NAMELESS):
+        relation = RELATIONS[rng.integers(len(RELATIONS))]
+        if relation not in BY_FLAG:
+            name = "".join(rng.permutation(list(data.atlas.countries[flags[rng.integers(len(flags))]].name)))
+            pictures.append(None)
+            texts.append(pick(wordings.every(relation), rng).format(name.strip().capitalize()))
     for _ in range(EMPTY):
         ground = pairs.grounds[rng.integers(len(pairs.grounds))]
         height, width = (max(40, int(side * rng.uniform(0.5, 1))) for side in ground.shape[:2])

@@ -193,10 +193,11 @@ class DrawnEvaluation(Evaluation):
             table[name]["nearest pixels"] = self.nearest(answered[name], [[picture] for picture in pictures])
             every = [[*map(to_uint8, windows(picture, views, SIDE))] if views else [picture] for picture in pictures]
             table[name]["nearest pixels, in views"] = self.nearest(answered[name], every)
-        table["two hops"] = self.two_hops(reader, bundled, views)
+        second = self.second_hops(reader, bundled, views)
+        table["two hops"] = self.scores(second, retrieved=False)
         table["no memory"] = self.scores(self.about(reader, bundled, (), k=0), retrieved=False)
         table |= self.edits(reader, bundled, views)
-        measured = self.doubt(reader, answered, bundled, views, doubt, output)
+        measured = self.doubt(reader, {**answered, "second hop": second}, bundled, views, doubt, output)
         gone = self.data.memory_items(self.data.atlas.held_out)
         reader.delete([item.id for item in gone if item.id is not None])
         deleted = self.about(reader, bundled, views)
@@ -210,7 +211,9 @@ class DrawnEvaluation(Evaluation):
         kinds = np.array(asked.relations)
         scores = {"accuracy": float(asked.right.mean())}
         scores |= {
-            relation: float(asked.right[kinds == relation].mean()) for relation in RELATIONS if relation in BY_FLAG
+            relation: float(asked.right[kinds == relation].mean())
+            for relation in RELATIONS
+            if (kinds == relation).any()
         }
         if retrieved:
             gold = np.array([[item_id(c, KIND_OF[r])] for c, r in zip(asked.subjects, asked.relations, strict=True)])
@@ -233,24 +236,23 @@ class DrawnEvaluation(Evaluation):
             right.append(bool(said) and said[0] in atlas.answers(subject, relation))
         return float(np.mean(right))
 
-    def two_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Scores:
+    def second_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Asked:
+        """Questions about the name that was answered about each flag."""
         data, held_out = self.data, self.data.atlas.held_out.tolist()
         seen = np.stack([windows(picture, views, data.size) for picture in pictures])
         names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), seen, views)
         names = [data.vocabulary.decode(tokens) for tokens in names.tokens]
-        scores, every = {}, []
-        for number, relation in enumerate(RELATIONS):
-            if relation in BY_FLAG:
-                continue
-            chosen = [i for i, country in enumerate(held_out) if data.askable[country, number]]
-            texts = [QUESTIONS[relation][0].format(names[i]) for i in chosen]
-            blank = np.broadcast_to(blank_image(data.size), (len(chosen), 1, data.size, data.size, 3))
-            right = self.correct(
-                self.ask(reader, texts, blank, ()), [held_out[i] for i in chosen], [relation] * len(chosen)
-            )
-            scores[relation] = float(right.mean())
-            every.append(right)
-        return {"accuracy": float(np.concatenate(every).mean()), **scores}
+        rows = [
+            (country, relation, index, QUESTIONS[relation][0].format(names[index]))
+            for number, relation in enumerate(RELATIONS)
+            if relation not in BY_FLAG
+            for index, country in enumerate(held_out)
+            if data.askable[country, number]
+        ]
+        subjects, relations, index, texts = map(list, zip(*rows, strict=True))
+        blank = np.broadcast_to(blank_image(data.size), (len(rows), 1, data.size, data.size, 3))
+        output = self.ask(reader, texts, blank, ())
+        return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def edits(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> dict[str, Scores]:
         """Each held-out country gets another's capital, area or neighbour, in three wordings."""

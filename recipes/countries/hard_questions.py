@@ -23,7 +23,7 @@ from recipes.countries import augmentation, wordings
 from recipes.countries.data import CountriesConfig
 from recipes.countries.facts import ITEMS
 from recipes.countries.pairs import FlagPairs
-from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, QUESTIONS, SOURCES
+from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, SOURCES
 from recipes.questions import Example
 from reveal.memory.items import Item
 
@@ -70,7 +70,7 @@ class HardQuestions(CountriesConfig):
         example = super()._example(question, rng)
         country, relation = self.subject_and_relation(question)
         name = self.atlas.countries[country].name
-        texts = (*QUESTIONS[relation], *wordings.QUESTIONS[relation])
+        texts = wordings.every(relation)
         text, by_flag = texts[rng.integers(len(texts))], relation in BY_FLAG
         shows_flag, answered = by_flag, rng.random() >= self.unanswerable
         if not answered:

@@ -11,6 +11,8 @@ neither things nor frames.
 
 import numpy as np
 
+from recipes.countries import phrases
+
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "name": (
         "What country is it?",
@@ -148,6 +150,11 @@ TEST_OTHER = (
     "Where can I buy bread?",
 )
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def every(relation: str) -> tuple[str, ...]:
+    """All wordings of training."""
+    return (*phrases.QUESTIONS[relation], *QUESTIONS[relation])
 
 
 def nonsense(rng: np.random.Generator) -> str:

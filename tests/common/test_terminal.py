@@ -59,7 +59,6 @@ class Move:
         ([], ["TARGET"]),
         (["home", "--stops", "3"], ["--stops", "--steps"]),
         (["home", "--steps", "many"], ["--steps", "'many'"]),
-        (["--stpes"], ["TARGET", "--stpes"]),
         (["home", "--steps"], ["--steps"]),
         (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
     ],

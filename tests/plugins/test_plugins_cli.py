@@ -88,6 +88,11 @@ def test_mistakes_leave_all_as_it_was(here, capsys, words, value):
     assert value in refused(f"generate --prompt apple --base base --quiet {words}", capsys)
 
 
+def test_a_missing_option_is_named_beside_a_misspelt_one(here, capsys):
+    error = refused("generate --promt apple -o a.png", capsys)
+    assert "--prompt" in error and "--promt" in error
+
+
 def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
     rows = info(capsys, "canny-small")
     assert rows["MediaPipePlugin"] == "576,496 parameters, stored as float16" and rows["condition"] == "canny"

@@ -137,7 +137,7 @@ def test_missing_defaults_are_named(here, capsys):
         (["info", "more"], "more"),
         (["remove", "facts", HUGE], HUGE),
         (["info"], "--memory"),
-        (["ask", "asked.png", "?", "--weights", "nothing"], "nothing"),
+        (["ask", "asked.png", "?", "--weights", "other", "--no-memory"], "other"),
     ):
         assert value in refused(capsys, *words)
 
