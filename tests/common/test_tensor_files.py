@@ -97,7 +97,12 @@ def test_pickles_are_refused(tmp_path, name):
 def test_files_that_are_no_safetensors(tmp_path):
     whole, path = write(tmp_path / "whole.safetensors", x=np.zeros(1000)).read_bytes(), tmp_path / "bad.safetensors"
     pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 3438167540\n"
-    for data, found in ((whole[:-1], "cut short"), (b"<html>" * 9, "another format"), (pointer, "git lfs pull")):
+    for data, found in (
+        (whole[:-1], "cut short"),
+        (b"<html>" * 9, "web page"),
+        (b"none" * 9, "another format"),
+        (pointer, "git lfs pull"),
+    ):
         path.write_bytes(data)
         message = refused(ValueError, TensorFiles, path)
         assert found in message and "bad.safetensors" in message
