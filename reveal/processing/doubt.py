@@ -52,7 +52,8 @@ class Logistic:
     bias: float
 
     def log_odds(self, x: Float[np.ndarray, "*n d"]) -> Float[np.ndarray, "*n"]:
-        return np.clip(np.asarray(x, np.float64) @ np.array(self.weights) + self.bias, -LARGEST, LARGEST)
+        odds = np.asarray(x, np.float64) @ np.array(self.weights) + self.bias
+        return np.asarray(np.clip(odds, -LARGEST, LARGEST))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -91,6 +91,8 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
     zeros = np.zeros(3)
     texts = np.stack([np.full(8, level) for level in (-2.0, 2.0, 4.0)])
     odd, usual, more = doubt.probability(Signals(zeros, zeros, zeros, zeros, zeros, texts))
+    zero = np.zeros(())
+    assert doubt.probability(Signals(zero, zero, zero, zero, zero, texts[1])) == pytest.approx(usual)
     assert odd < 0.01 < 0.85 < usual and more == pytest.approx(usual, abs=0.05)
 
 
