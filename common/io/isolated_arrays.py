@@ -8,6 +8,7 @@ its arrays over in a safetensors file:
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 
 from common.io.files import require_file
 
-SECONDS = 120  # of processor time
+SECONDS, BYTES_PER_SECOND = 4, 50_000_000  # of processor time: of the libraries, and for the bytes of the file
 BASE_BYTES, BYTES_PER_BYTE = 3 << 30, 4  # address space: of the libraries, and for each byte of the file
 
 
@@ -33,7 +34,9 @@ def read_isolated(kind: str, path: str | Path) -> dict[str, np.ndarray]:
         command = [sys.executable, "-P", "-m", __name__, kind, str(path), str(target)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        reason = (done.stderr.strip() or f"the reader crashed with {done.returncode}").splitlines()[-1]
+        stopped = {-signal.SIGXCPU: "it took too long for its size"} if hasattr(signal, "SIGXCPU") else {}
+        ended = stopped.get(done.returncode, f"the reader crashed with {done.returncode}")
+        reason = (done.stderr.strip() or ended).splitlines()[-1]
         if done.returncode == MISSING:
             raise ImportError(reason)
         if done.returncode:
@@ -79,9 +82,10 @@ def main(kind: str, source: str, target: str) -> None:
     try:
         import resource  # there is none on Windows
 
-        most = BASE_BYTES + BYTES_PER_BYTE * Path(source).stat().st_size
+        size = Path(source).stat().st_size
+        most, seconds = BASE_BYTES + BYTES_PER_BYTE * size, SECONDS + size // BYTES_PER_SECOND
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
     except ImportError:
         pass
     try:

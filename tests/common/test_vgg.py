@@ -139,3 +139,9 @@ def test_refusals(narrow):
     odd = Vgg({name: params[name] for name in ("conv1_1", "conv2_1")})
     assert "conv2_1" in refused(ValueError, odd.features, x, ("conv1_1",))
     assert "11" in refused(ValueError, layer_names, 11)
+
+
+def test_a_file_that_keeps_the_reader_busy_is_refused():
+    """A count that a flipped bit has made large: scipy reads for 9 seconds of the processor without a limit."""
+    with pytest.raises(ValueError, match=r"endless\.mat.*too long"):
+        load_vgg(DATA / "endless.mat")
