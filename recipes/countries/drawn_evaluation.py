@@ -24,8 +24,8 @@ all views of the picture that the network may choose from. Both know the facts b
 
 **Doubt.** `photographs`: 200 that show no flag, asked for a name, region, capital, area or neighbour. `unanswerable`:
 100 questions about held-out flags (`wordings.unanswerable_for_tests`). An answer is doubted below the threshold that
-the weights carry. The calibration error compares probability and share of right answers in ten equal groups, over all
-of the rows above them and these two.
+the weights carry. Of two hops the second question alone is counted (`second hop`). The calibration error compares
+probability and share of right answers in ten equal groups, over all of the rows above them and these two.
 """
 
 import dataclasses

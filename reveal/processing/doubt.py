@@ -77,13 +77,17 @@ class Doubt:
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Doubt:
         """The inverse of `as_json`; a feature without a weight does not count. Raises ValueError for other fields."""
-        weights, question = mapping.get("weights", {}), mapping.get("question")
-        if set(mapping) - {"question"} != {"weights", "bias", "threshold"} or not set(weights) <= set(FEATURES):
-            raise ValueError(f"doubt is {mapping}: it has bias, threshold, and weights of {', '.join(FEATURES)}")
-        if question is not None:
-            question = Logistic(tuple(map(float, question["weights"])), float(question["bias"]))
-        values = tuple(float(weights.get(name, 0)) for name in FEATURES)
-        return cls(values, float(mapping["bias"]), float(mapping["threshold"]), question)
+        rule = f"it has bias, threshold, and weights of {', '.join(FEATURES)}"
+        try:
+            weights, question = mapping["weights"], mapping.get("question")
+            if set(mapping) - {"question"} != {"weights", "bias", "threshold"} or not set(weights) <= set(FEATURES):
+                raise ValueError(f"doubt is {mapping}: {rule}")
+            if question is not None:
+                question = Logistic(tuple(map(float, question["weights"])), float(question["bias"]))
+            values = tuple(float(weights.get(name, 0)) for name in FEATURES)
+            return cls(values, float(mapping["bias"]), float(mapping["threshold"]), question)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"doubt is {mapping}: {rule}") from error
 
     def as_json(self) -> dict[str, Any]:
         weights = dict(zip(FEATURES, self.weights, strict=True))

@@ -175,7 +175,10 @@ def processor_of(
         options["blank"] = np.full((size, size, 3), grey, np.float32)
     options["views"] = tuple((float(share), int(count)) for share, count in description.get("views", ()))
     if (doubt := description.get("doubt")) is not None:
-        options["doubt"] = Doubt.from_json(doubt)
+        options["doubt"] = found_doubt = Doubt.from_json(doubt)
+        if found_doubt.question and len(found_doubt.question.weights) != config.width:
+            count = len(found_doubt.question.weights)
+            raise ValueError(f"{weights}: doubt reads {count} numbers of a question, the network has {config.width}")
     if hops := description.get("hops"):
         options["hops"] = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops}
     return Processor(found, names, size, **options)

@@ -103,6 +103,10 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
         {"weights": {"score": 1}, "bias": 0},
         {"weights": {"question": 1}, "bias": 0, "threshold": 0},
         {"weights": {}, "bias": 0, "threshold": 2},
+        {"weights": [], "bias": 0, "threshold": 0},
+        {"weights": {}, "bias": None, "threshold": 0},
+        {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
+        {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},
     ],
 )
 def test_other_descriptions_of_doubt_are_refused(fields):
