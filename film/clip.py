@@ -42,6 +42,7 @@ from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
 from film.io.weights import load
 from film.model import Film
+from film.moments import halvings
 from film.planning import ComputePlan, default_memory, make_compute_plan, multiply_adds
 from film.shots import is_cut, is_still, thumbnail
 from film.timeline import Timeline
@@ -238,14 +239,15 @@ def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputeP
                 " give as much (--memory), or start again without --resume"
             )
         return begun
-    between = math.ceil(plan.per_gap)
+    movie = plan.source.info if isinstance(plan.source, Movie) else None
+    uneven = plan.timeline.ease or plan.options.retime or (movie is not None and movie.variable)
     return make_compute_plan(
         model.config,
         (height, width),
         memory=memory,
         flow_scale=plan.flow_scale,
-        kept=2 + between.bit_length(),
-        together=between,
+        kept=2 + halvings(0 if uneven else plan.per_gap.numerator),
+        together=math.ceil(plan.per_gap),
         ensemble=plan.options.ensemble,
         accelerator=device.platform != "cpu",
         batch=plan.options.batch or usual_batch(device, (height, width)),
