@@ -81,7 +81,8 @@ class NetworkOptions:
     flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
     """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
     precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
-    """Of the activations. An NVIDIA GPU multiplies float32 as TF32, unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
+    """Of the activations, and of the colours of new frames: bfloat16 has 8 bits. An NVIDIA GPU multiplies float32 as
+    TF32, unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
     """Most pairs computed at once; fewer where there is less memory."""
 
