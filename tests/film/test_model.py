@@ -104,7 +104,9 @@ def test_sizes_of_the_presets(preset, count):
 
 @pytest.mark.parametrize(("size", "fused"), [((13, 18), 2), ((3, 7), 2), ((1, 16), 2), ((3, 7), CONFIG.pyramid_levels)])
 def test_any_size_runs_and_comes_back(size, fused):
-    out = toy(dataclasses.replace(CONFIG, fusion_pyramid_levels=fused))(*jax.random.uniform(jax.random.key(0), (2, 1, *size, 3)))
+    out = toy(dataclasses.replace(CONFIG, fusion_pyramid_levels=fused))(
+        *jax.random.uniform(jax.random.key(0), (2, 1, *size, 3))
+    )
     assert out.image.shape == out.x0_warped.shape == (1, *size, 3)
     assert out.forward_flow[0].shape == (1, *size, 2)
     assert jnp.isfinite(out.image).all()
