@@ -48,9 +48,9 @@ def condition(command: Condition) -> None:
     source, target = Path(command.input), Path(command.output)
     for name in READERS.keys() & options.keys():
         if source.is_dir() and not Path(options[name]).is_dir():
-            raise NotADirectoryError(f"--{name} {options[name]} is no folder; for a folder of pictures give one")
+            raise NotADirectoryError(f"--{name} {options[name]} is not a folder; for a folder of images give one")
         if not source.is_dir() and Path(options[name]).is_dir():
-            raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one picture give one file")
+            raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one image give one file")
     if source.is_dir():
         convert_folder(command, options, source, target)
     else:
@@ -118,7 +118,7 @@ def plan(source: Path, target: Path) -> dict[Path, Path]:
         and inside not in path.resolve().parents  # outputs of an earlier run are no inputs
     ]
     if not found:
-        raise FileNotFoundError(f"no pictures found in {source}; known suffixes: {' '.join(READABLE)}")
+        raise FileNotFoundError(f"no images found in {source}; known suffixes: {' '.join(READABLE)}")
     sources: dict[Path, Path] = {}
     for path in natsorted(found, key=str):
         output = (target / path.relative_to(source)).with_suffix(".png")

@@ -61,7 +61,7 @@ def make_image_prompt(command: Generate) -> list[Any]:
     if command.image_prompt is None:
         names = ("ip_adapter", "image_encoder")
         if given := [name.replace("_", "-") for name in names if getattr(command, name) is not None]:
-            raise ValueError(f"--{given[0]} reads a picture; add --image-prompt PICTURE")
+            raise ValueError(f"--{given[0]} reads an image prompt; add --image-prompt IMAGE")
         return []
     if command.ip_adapter is None:
         raise ValueError("--image-prompt needs a network that reads it; add --ip-adapter FILE")

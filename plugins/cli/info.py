@@ -19,7 +19,7 @@ def info(command: Info) -> None:
     """Runs the command; user errors are ValueError and OSError."""
     if command.list:
         if command.weights is not None:
-            raise ValueError("--list is of all that is at hand: leave out the weights")
+            raise ValueError("--list lists all weights on this machine: leave out the name")
         rows = [*at_hand.shipped(sorted(WEIGHTS.iterdir())), *at_hand.cached("plugins")]
         command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
         return
