@@ -12,7 +12,6 @@ kind of your own counts where the file is there. Other fields are ignored. A key
 """
 
 import functools
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +72,7 @@ def _conditions(entry: Mapping[str, Any], folder: Path, where: str) -> Iterator[
             yield UNNAMED, path
         elif path is not None and name.endswith(SUFFIX) and name not in PICTURES:
             kind = name.removesuffix(SUFFIX)
-            if kind in CONDITIONS or os.path.isfile(folder / str(path)):  # else another field, as original_file_name
+            if kind in CONDITIONS or (folder / str(path)).is_file():  # else another field, as original_file_name
                 yield kind, path
 
 

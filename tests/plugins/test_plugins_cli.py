@@ -146,7 +146,7 @@ def test_info_of_a_single_file_with_a_tokenizer_beside_it(here, capsys):
 def test_a_file_of_2_x_that_predicts_v_makes_larger_images(here, capsys):
     single_file("v2.safetensors", linear=True)
     words = "v2.safetensors --tokenizer base/tokenizer --prediction"
-    sides = [info(capsys, f"{words} {kind}")["images"].split()[0] for kind in ("epsilon", "v_prediction")]
+    sides = [info(capsys, f"{words} {kind}")["images"].split(";")[0] for kind in ("epsilon", "v_prediction")]
     assert sides == ["128x128", "192x192"]
 
 
