@@ -18,7 +18,7 @@ from plugins.cli.commands import Web
 from plugins.conditions.registry import CONDITIONS, emptiness, make
 from plugins.control.loading import load, shipped_names
 from plugins.control.plug_and_play import PlugAndPlay
-from plugins.diffusion.io.base import read_base
+from plugins.diffusion.io.base import DEFAULT, read_base
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import make_request
 
@@ -163,7 +163,7 @@ def page(command: Web) -> gr.Blocks:
 
 def networks_of(command: Web) -> dict[str, Any]:
     """By kind of condition: the plugins of the command, or the shipped ones of the shipped base. Raises ValueError."""
-    if command.base is None and not command.plugin:
+    if command.base in (None, DEFAULT) and not command.plugin:
         return {name.removesuffix("-small"): load(name) for name in shipped_names()}
     given = {kind: path for kind, _, path in (one.partition("=") for one in command.plugin)}
     if wrong := [kind for kind in given if kind not in CONDITIONS]:

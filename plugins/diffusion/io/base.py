@@ -205,14 +205,19 @@ def read_base(
     FileNotFoundError, ValueError, and as `common.weights.remote.local`."""
     path = find(name_or_path, variant)
     index = _index(path) if path.is_dir() else {}
-    kinds = [kind for kind in KINDS if kind in index] if path.is_dir() else _in_single_file(path)
-    sources = {kind: local(vae) if kind == "vae" and vae is not None else path for kind in kinds}
-    components = {
-        kind: read_component(kind, source, variant=variant if source == path else None)
-        for kind, source in sources.items()
-    }
+    own = {} if vae is None else {"vae": local(vae)}
+    kinds = [kind for kind in KINDS if kind in {**index, **own}] if path.is_dir() else _in_single_file(path)
+    components: dict[str, Component] = {}
+    for kind in kinds:  # the unet first: whether a vae by itself is SDXL's goes with it
+        source, xl = own.get(kind, path), kind == "vae" and components["unet"].config.addition_embed_type is not None
+        components[kind] = read_component(kind, source, variant=variant if source == path else None, xl=xl)
+    unet = components["unet"].config
+    sampler, schedule = _scheduler(path, unet, prediction)
+    second = unet.use_linear_projection and unet.addition_embed_type is None
+    if path.is_file() and second and schedule.prediction_type == "v_prediction":
+        unet = dataclasses.replace(unet, sample_size=UNetConfig.sd21().sample_size)
+        components["unet"] = components["unet"]._replace(config=unet)
     configs: dict[str, Any] = dict.fromkeys(KINDS) | {kind: component.config for kind, component in components.items()}
-    sampler, schedule = _scheduler(path, configs["unet"], prediction)
     texts = [(configs[kind], name) for kind, name in TEXT if configs[kind] is not None]
     fields: dict[str, Any] = {name: _tokenizer(path, tokenizer, name, config) for config, name in texts}
     # A single file of SDXL's base, whose training dropped prompts to zeros, does not say so.
