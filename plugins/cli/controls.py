@@ -16,7 +16,7 @@ from typing import Any
 
 from common import terminal
 from common.io.images import place, read_image
-from plugins.cli.commands import PLUG_AND_PLAY, Generate
+from plugins.cli.commands import Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
 from plugins.control.loading import load, shipped_names
@@ -37,7 +37,7 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
     controls = []
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
-        if kind in PLUG_AND_PLAY:
+        if kind == "plug_and_play":
             source = place(read_image(str(command.image)), (width, height), "crop")
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
@@ -80,7 +80,7 @@ def control_kinds(command: Generate) -> list[str | None]:
     if command.strength is not None:
         raise ValueError(f"--strength {command.strength:g} is for image to image; a control has --control-strength")
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
-    networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
+    networks = [kind for kind in kinds if kind != "plug_and_play"]
     for name, values in (("plugin", command.plugin), ("condition", command.condition)):
         if values and len(values) != len(networks):
             raise ValueError(f"{len(values)} {name}s for {len(networks)} controls; give one --{name} for each")
