@@ -1,4 +1,4 @@
-"""FILM weights of other programs -> ours, and back.
+"""FILM weights of other programs -> ours.
 
 Four vocabularies name the same convolutions. Each row of `convolutions` is one convolution in all of them:
 
@@ -127,16 +127,6 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
     tensors = read_tf_checkpoint(path)
     bundle = any(key.startswith("variables/") for key in tensors)
     return _port(tensors, "bundle" if bundle else "checkpoint", config)
-
-
-def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
-    """The inverse of `from_tf_variables`."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "variables"))
-
-
-def to_torch(model: Film) -> dict[str, np.ndarray]:
-    """The inverse of `from_torch`: a state dict of the PyTorch port."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "torch"))
 
 
 def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:

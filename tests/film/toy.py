@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 
 from common.nn.init import blank
-from common.weights.porting import flatten
+from common.weights.porting import export, flatten
 from film.model import Film, FilmConfig
-from film.porting import from_params
+from film.porting import from_params, key_table
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
 WORDS = [  # of train.py: that network instead of an experiment's
@@ -35,6 +35,11 @@ def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
 def parameters(model: Film) -> dict[str, np.ndarray]:
     """Flat, by dotted name."""
     return {path: np.asarray(leaf) for path, leaf in flatten(nnx.to_pure_dict(nnx.state(model))).items()}
+
+
+def named(model: Film, vocabulary: str) -> dict[str, np.ndarray]:
+    """The parameters by their names in another program: the inverse of `film.porting`."""
+    return export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, vocabulary))
 
 
 def assert_same_parameters(one: Film, other: Film) -> None:
