@@ -12,6 +12,7 @@ were trained on conditions of images of that size.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from common import terminal
@@ -19,7 +20,7 @@ from common.io.images import place, read_image
 from plugins.cli.commands import Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
-from plugins.control.loading import load, shipped_names
+from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import Base
 
@@ -91,9 +92,9 @@ def control_kinds(command: Generate) -> list[str | None]:
     return kinds
 
 
-def shipped_plugin(kind: str) -> str:
-    """The name of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
-    name, names = f"{kind}-small", shipped_names()
+def shipped_plugin(kind: str) -> Path:
+    """The folder of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
+    name, names = f"{kind}-small", CONTROLS.names()
     if name not in names:
         raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
-    return name
+    return CONTROLS.folder / name

@@ -35,7 +35,7 @@ from common.evaluation.evaluation import Output
 from common.evaluation.score_table import markdown
 from common.training.mesh import make_mesh
 from plugins.control.contract import ControlNetwork
-from plugins.control.loading import find, load
+from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
@@ -154,7 +154,7 @@ class ControlComparison(HeldOutEvaluation):
         for name, value in self.methods.items():
             try:
                 if value:
-                    found[name] = None if name == PLUG_AND_PLAY else find(str(value))
+                    found[name] = None if name == PLUG_AND_PLAY else CONTROLS.find(str(value))
             except FileNotFoundError as error:
                 raise FileNotFoundError(f"evaluation.methods.{name}: {error}") from error
         return found
