@@ -21,9 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from common.io.tensor_files import TensorFiles
 from common.io.tf_checkpoint import read_tf_checkpoint
@@ -129,18 +127,10 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
     return _port(tensors, "bundle" if bundle else "checkpoint", config)
 
 
-def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from our own flat parameters, as `common.weights.model_file.load_weights` gives them."""
-    graphdef, shapes = blank(Film, config, len(params))
-    on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
-    return nnx.merge(graphdef, porting.unflatten_like(on_device, shapes))
-
-
 def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig) -> Film:
     table = key_table(config, vocabulary)
-    return from_params(
-        porting.port(source, table, blank(Film, config)[1], lambda key: bool(NOT_WEIGHTS.search(key))), config
-    )
+    ported = porting.port(source, table, blank(Film, config)[1], lambda key: bool(NOT_WEIGHTS.search(key)))
+    return porting.assemble(Film, config, ported)
 
 
 def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Mapping[str, np.ndarray]:

@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 
 from common.nn.init import blank
-from common.weights.porting import export, flatten
+from common.weights.porting import assemble, export, flatten
 from film.model import Film, FilmConfig
-from film.porting import from_params, key_table
+from film.porting import key_table
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
 WORDS = [  # of train.py: that network instead of an experiment's
@@ -29,7 +29,7 @@ def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
 
     rng = np.random.default_rng(seed)
     shapes = flatten(blank(Film, config)[1])
-    return from_params({path: draw(leaf.shape) for path, leaf in shapes.items()}, config)
+    return assemble(Film, config, {path: draw(leaf.shape) for path, leaf in shapes.items()})
 
 
 def parameters(model: Film) -> dict[str, np.ndarray]:
