@@ -114,12 +114,7 @@ class PeftConfig:
     """PEFT's configuration in a file's header. Raises ValueError for no JSON object, or an unsupported method."""
 
     def __init__(self, header: Mapping[str, str]):
-        try:
-            self.options = parse_json(header.get(HEADER, "{}"))
-        except ValueError as error:
-            raise ValueError(f"its header's {HEADER} is not JSON ({error}); save the LoRA again") from error
-        if not isinstance(self.options, dict):
-            raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
+        self.options = parse_json(header.get(HEADER, "{}"), f"its header's {HEADER}", dict)
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
                 raise ValueError(f"its header has {found[0]}: {SUPPORTED}")
