@@ -33,6 +33,7 @@ from jaxtyping import Float
 
 from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, about
+from common.nn.init import split
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
 from common.weights.remote import local
@@ -213,8 +214,8 @@ def merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any
     loras = [(lora, weight) for lora, weight in loras if part in lora.updates]
     if not loras:
         return network
-    graph, state = nnx.split(network)
-    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))
+    graph, params = split(network)
+    return nnx.merge(graph, merge(params, loras, part=part))
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:
