@@ -80,7 +80,7 @@ def _of_the_hub() -> Iterator[AtHand]:
 
 
 def listing(given: str | None, weights: Path, kind: str) -> tuple[str, dict[str, Any]]:
-    """All weights on this machine for a system, as a table and as JSON. Raises ValueError for a name beside `--list`."""
+    """All weights on this machine for a system, as a table and JSON. Raises ValueError for a name beside `--list`."""
     if given is not None:
         raise ValueError(f"--list lists all weights on this machine: leave out {given}")
     rows = [*shipped(weights), *cached(kind)]
