@@ -62,13 +62,11 @@ class Embedding(nnx.Module):
 
 
 def convolution(
-    x: Float[Array, "b h w c"], kernel: Float[Array, "kh kw i o"], stride: int = 1, padding: Any = "SAME", groups: int = 1
+    x: Float[Array, "b h w c"], kernel: Float[Array, "k l i o"], stride: int = 1, padding: Any = "SAME", groups: int = 1
 ) -> Float[Array, "b h2 w2 o"]:
     """`padding` as `lax.conv_general_dilated` takes it; `groups` of channels are convolved apart."""
     strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
-    return lax.conv_general_dilated(
-        x, kernel, strides, padding, dimension_numbers=layout, feature_group_count=groups
-    )
+    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=layout, feature_group_count=groups)
 
 
 def depthwise(

@@ -37,7 +37,7 @@ def parameters(model: Film) -> dict[str, np.ndarray]:
     return {path: np.asarray(leaf) for path, leaf in flatten(nnx.to_pure_dict(nnx.state(model))).items()}
 
 
-def named(model: Film, vocabulary: str) -> dict[str, np.ndarray]:
+def foreign(model: Film, vocabulary: str) -> dict[str, np.ndarray]:
     """The parameters by their names in another program: the inverse of `film.porting`."""
     return export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, vocabulary))
 

@@ -184,5 +184,3 @@ def test_wrong_sources_and_arguments(tmp_path):
     ):
         with pytest.raises(error, match=value):
             refused()
-
-
