@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from common.nn.init import split
 from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
@@ -65,8 +66,7 @@ class Reader:
         self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
     ):
         self.model, self.memory, self.read_item, self._batch = model, memory, read_item, batch
-        self._graph, state = nnx.split(model)
-        self._params = nnx.to_pure_dict(state)
+        self._graph, self._params = split(model)
 
     def ask(
         self,

@@ -12,6 +12,7 @@ were trained on conditions of images of that size. Where the base repairs or edi
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,10 +20,10 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.images import place, read_image
-from plugins.cli.commands import PLUG_AND_PLAY, Generate
+from plugins.cli.commands import Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
-from plugins.control.loading import load, shipped_names
+from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import TEXT_TO_IMAGE, Base
 
@@ -46,7 +47,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
     controls = []
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
-        if kind in PLUG_AND_PLAY:
+        if kind == "plug_and_play":
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
         network = load(next(plugins, None) or shipped_plugin(str(kind)))
@@ -86,7 +87,7 @@ def control_kinds(command: Generate) -> list[str | None]:
             raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
-    networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
+    networks = [kind for kind in kinds if kind != "plug_and_play"]
     for name, values in (("plugin", command.plugin), ("condition", command.condition)):
         if values and len(values) != len(networks):
             raise ValueError(f"{len(values)} {name}s for {len(networks)} controls; give one --{name} for each")
@@ -97,9 +98,9 @@ def control_kinds(command: Generate) -> list[str | None]:
     return kinds
 
 
-def shipped_plugin(kind: str) -> str:
-    """The name of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
-    name, names = f"{kind}-small", shipped_names()
+def shipped_plugin(kind: str) -> Path:
+    """The folder of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
+    name, names = f"{kind}-small", CONTROLS.names()
     if name not in names:
         raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
-    return name
+    return CONTROLS.folder / name

@@ -47,12 +47,7 @@ class JsonlPictures(Source):
 
 
 def _record(line: str, folder: Path, where: str) -> Record:
-    try:
-        entry = parse_json(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: {line.strip()[:40]!r} is no JSON object; write one object a line")
+    entry = parse_json(line, where, dict)
     image = next((entry[name] for name in PICTURES if entry.get(name) is not None), None)
     if image is None:
         fields = ", ".join(entry) or "nothing"

@@ -1,5 +1,6 @@
 """The `plugins` command: written images are read again, an error is one line and no file."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from common.io.images import image_size, read_image, write_image
 from plugins.cli.commands import Web
 from plugins.cli.generate import read_lora
 from plugins.cli.main import main
-from plugins.control.loading import find
+from plugins.control.loading import CONTROLS
+from plugins.diffusion.io import base as bases
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_a_missing_option_is_named_beside_a_misspelt_one(here, capsys):
 def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
     rows = info(capsys, "canny-small")
     assert rows["MediaPipePlugin"] == "576,496 parameters, stored as float16" and rows["condition"] == "canny"
-    path = find("canny-small")
+    path = CONTROLS.find("canny-small")
     assert info(capsys, str(path)) == info(capsys, str(next(path.glob("*.safetensors")))) == rows
 
 
@@ -199,7 +201,7 @@ def test_errors_are_one_line_and_write_nothing(here, capsys):
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.io.base.WEIGHTS", here / "weights")
+    monkeypatch.setattr(bases, "BASES", dataclasses.replace(bases.BASES, folder=here / "weights"))
     assert "base" in refused("info", capsys) and "'draw'" in refused("draw", capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")

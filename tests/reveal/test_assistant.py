@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 from pathlib import Path
 
 import jax
@@ -193,13 +192,10 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     assert sheet(both, flag).std() > 0
 
 
-@pytest.mark.parametrize("place", ["header", "beside"])
-def test_a_description_says_how_to_read(tmp_path, place):
-    """As the countries write it into the header, or in a file beside older weights."""
+def test_a_description_says_how_to_read(tmp_path):
+    """As the countries write it into the header."""
     description = LAND.processor()
-    file = save(tmp_path, network(), RECIPE, {"processor": description} if place == "header" else {})
-    if place == "beside":
-        (tmp_path / "processor.json").write_text(json.dumps(description))
+    file = save(tmp_path, network(), RECIPE, {"processor": description})
     model, header = weights.load_with_metadata(file)
     pieces = Pieces(Path(description["tokenizer"]))
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)

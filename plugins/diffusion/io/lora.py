@@ -35,6 +35,7 @@ from jaxtyping import Float
 
 from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, about
+from common.nn.init import split
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
 from common.weights.remote import local
@@ -118,12 +119,7 @@ class PeftConfig:
 
     def __init__(self, text: str, where: str):
         self.where = where
-        try:
-            self.options = parse_json(text)
-        except ValueError as error:
-            raise ValueError(f"{where} is not JSON ({error}); save the LoRA again") from error
-        if not isinstance(self.options, dict):
-            raise ValueError(f"{where} is no JSON object; save the LoRA again")
+        self.options = parse_json(text, where, dict)
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
                 raise ValueError(f"{where} has {found[0]}: {SUPPORTED}")
@@ -230,8 +226,8 @@ def merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any
     loras = [(lora, weight) for lora, weight in loras if part in lora.updates]
     if not loras:
         return network
-    graph, state = nnx.split(network)
-    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))
+    graph, params = split(network)
+    return nnx.merge(graph, merge(params, loras, part=part))
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:
