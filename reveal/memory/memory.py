@@ -180,21 +180,20 @@ class Memory(Snapshot):
             self._commit(self._rewrite(self.folder, layout, version, encode), version=version, layout=layout)
 
     def _merged(self, shards: list[Shard], version: int) -> list[Shard]:
-        """The shards of a version that is being written, with those of one size merged (module docstring)."""
-        while True:
-            sizes: dict[int, list[Shard]] = {}
-            for shard in shards:
-                rows = sum(shard.info.counts)
-                if rows < SHARD:
-                    sizes.setdefault((max(rows, 1).bit_length() - 1) // (FAN.bit_length() - 1), []).append(shard)
-            group = next((found for found in sizes.values() if len(found) >= FAN), None)
-            if group is None:
-                return shards
-            part = copy.copy(self)  # of the group alone
-            part.shards = group
-            begun = len(list(self.folder.glob(f"v{version:05d}-*")))
-            merged = part._rewrite(self.folder, self.layout, version, None, begun)
-            shards = [shard for shard in shards if shard not in group] + merged
+        """The shards of a version that is being written, with `FAN` of one size merged (module docstring)."""
+        sizes: dict[int, list[Shard]] = {}
+        for shard in shards:
+            rows = sum(shard.info.counts)
+            if rows < SHARD // FAN:
+                sizes.setdefault((max(rows, 1).bit_length() - 1) // (FAN.bit_length() - 1), []).append(shard)
+        group = next((found[:FAN] for found in sizes.values() if len(found) >= FAN), None)
+        if group is None:
+            return shards
+        part = copy.copy(self)  # of the group alone
+        part.shards = group
+        begun = len(list(self.folder.glob(f"v{version:05d}-*")))
+        merged = part._rewrite(self.folder, self.layout, version, None, begun)
+        return [shard for shard in shards if shard not in group] + merged
 
     def _rewrite(
         self, folder: Path, layout: Layout, version: int, encode: Encode | None, begun: int = 0

@@ -422,6 +422,16 @@ def test_small_changes_are_merged(tmp_path):
         opened.items([19 + 49])
 
 
+@pytest.mark.parametrize(("shard", "rewritten"), [(10, 0), (9, 16)])
+def test_a_change_rewrites_few_shards_of_a_build(tmp_path, monkeypatch, shard, rewritten):
+    monkeypatch.setattr("reveal.memory.memory.SHARD", 160)  # 16 shards of 10 rows
+    build(tmp_path, 20 * shard, shard=shard)
+    before = list(tmp_path.glob("v*"))
+    Memory(tmp_path).delete([0])
+    assert len(before) == 20 and sum(not path.exists() for path in before) == rewritten
+    np.testing.assert_array_equal(Memory(tmp_path).rows().ids, np.arange(1, 20 * shard))
+
+
 @pytest.mark.parametrize("change", ["compact", "merge"])
 def test_programs_that_read_go_on(folder, change):
     reader, writer, (items, keys, values) = Memory(folder), Memory(folder), drawn(20, seed=1)
