@@ -134,9 +134,15 @@ class Memory(Snapshot):
             return change.add(items, keys, values)
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`."""
+        """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`, and ValueError
+        for one that another program has changed since this memory was opened."""
+        opened = self.version
         with self.changing() as change:
             change.edit(items, keys, values)
+            if self.version > opened:
+                rows = self.rows()
+                if late := {item.id for item in items} & set(rows.ids[rows.versions > opened].tolist()):
+                    raise ValueError(f"another program has changed item {late.pop()} of {self.folder}: edit it again")
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Deletes items, in a new version. Raises as `Change.delete`."""

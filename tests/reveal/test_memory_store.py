@@ -1,6 +1,7 @@
 """A memory on the disk: what goes in comes out, changes are whole or not at all, damage is named."""
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from memories import LAYOUT, build, drawn
 
+from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.engines import exact
@@ -126,6 +128,7 @@ def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
         ):
             with pytest.raises(ValueError, match=value):
                 builder.add(*batch)
+        builder.add([], keys[:0], values[:0])
         builder.add(items, keys, values)
     assert len(Memory(tmp_path)) == 12
 
@@ -264,6 +267,28 @@ def test_a_change_is_of_the_version_on_the_disk(folder):
     assert len(Memory(folder)) == 6 and [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_an_edit_that_waited_does_not_undo_another_programs(folder):
+    early, late, other = Memory(folder, wait=30), Memory(folder, wait=30), Memory(folder)
+    _, keys, values = drawn(2, seed=1)
+    other.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+    other.compact()
+    with pytest.raises(ValueError, match="item 7 "):
+        late.edit(numbered(8, 7), keys, values)
+    assert Memory(folder).version == 3 and Memory(folder).items([7])[0].fields == {"text": "new"}
+    early.edit(numbered(8), keys[:1], values[:1])
+    assert [item.fields for item in Memory(folder).items([7, 8])] == [{"text": "new"}, {"a": 1}]
+
+
+def test_a_memory_changes_on_a_file_system_without_locks(folder, monkeypatch):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    build(folder.parent / "new", 7)
+    Memory(folder).delete([1])
+    assert len(Memory(folder)) == 24
+
+
 def test_compacting_keeps_what_lives_and_removes_the_rest(folder):
     memory, (_, keys, values) = Memory(folder), drawn(2, seed=1)
     memory.edit([Item("kg", {"text": "new"}, id=12)], keys[:1], values[:1])
@@ -395,7 +420,23 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     monkeypatch.setattr(Path, "rename", lambda self, to: self.missing() if self.name == "newer" else rename(self, to))
     with pytest.raises(AttributeError):
         replace(folder, folder.parent / "newer")
-    assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".replaced-*"))
+    assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
+
+
+def test_what_remains_of_a_replaced_memory_is_removed_later(folder, monkeypatch):
+    """NFS keeps files that a program has open, and their folder with them."""
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    build(folder.parent / "new", 7, seed=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        replace(folder, folder.parent / "new")
+    assert len(Memory(folder)) == 7 and len(list(folder.parent.iterdir())) == 2
+    monkeypatch.setattr("psutil.pid_exists", lambda _: False)
+    remove_leftovers(folder.parent)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_small_changes_are_merged(tmp_path):
