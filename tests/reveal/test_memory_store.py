@@ -490,6 +490,64 @@ def test_programs_that_read_go_on(folder, change):
     assert not reader.reopen()
 
 
+def test_all_reads_are_of_one_version(folder):
+    """Two changes come between them."""
+    reader, writer, versions = Memory(folder), Memory(folder), []
+
+    def read() -> np.ndarray:
+        versions.append(reader.version)
+        if len(versions) < 3:
+            writer.compact()
+        return reader.keys([3])
+
+    np.testing.assert_array_equal(reader.of_one_version(read), drawn(25)[1][[3]])
+    assert versions == [1, 2, 3]
+
+
+@pytest.mark.parametrize("encoder", ["encoder-1", "encoder-2"])
+def test_a_memory_that_took_the_place_is_not_read_as_the_old_one(folder, encoder):
+    """Its files have the same names and sizes, and it has the same version."""
+    reader, everything = Memory(folder), list(range(25))
+    before = reader.values(everything)
+    reader.search(drawn(25)[1], k=1)
+    build(folder.parent / "same", 25)
+    replace(folder, folder.parent / "same")
+    np.testing.assert_array_equal(reader.values(everything), before)
+    assert not reader.reopen()
+
+    items, keys, values = drawn(25, seed=3)
+    with Builder(folder.parent / "new", dataclasses.replace(LAYOUT, encoder=encoder), 10) as builder:
+        builder.add(items, keys, values)
+    replace(folder, folder.parent / "new")
+    if encoder == "encoder-2":
+        with pytest.raises(ValueError, match="encoder-2"):
+            reader.values(everything)
+        return
+    np.testing.assert_array_equal(reader.values(everything), values.astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(reader.search(keys, k=1).ids[:, 0], everything)
+
+
+class FetchingEngine(ExactEngine):
+    """Fetches keys when it searches, as Milvus whose collection another program has dropped."""
+
+    def update(self, rows, sources, version):
+        self.rows = rows
+        super().update(rows, sources, version)
+
+    def search(self, queries, k, **options):
+        self.rows.keys(0, len(self.rows))
+        return super().search(queries, k, **options)
+
+
+def test_an_engine_that_misses_keys_gets_those_of_the_present_version(folder):
+    reader, writer, keys = Memory(folder, FetchingEngine()), Memory(folder), drawn(25)[1]
+    assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
+    writer.delete([7])
+    writer.compact()
+    found = reader.search(keys[7:8], k=1)
+    assert found.version == 3 and found.ids[0, 0] != 7
+
+
 def test_a_memory_opens_while_another_program_makes_the_next_version(folder, monkeypatch):
     """Between the manifest and the files that it names."""
     other, opened = Memory(folder), []
