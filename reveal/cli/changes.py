@@ -73,7 +73,7 @@ def build(command: commands.Build) -> None:
     _remember(target, encoder, reader)
     if target != folder:
         waiting = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
-        with terminal.stopping(f"the new memory is complete: move {target} to {folder}"):
+        with terminal.stopping(f"the new memory is complete: move {target} to {folder}, if it is still there"):
             replace(folder, target, lambda: terminal.complain(waiting))
     _write_report(command, report, str(folder))
 

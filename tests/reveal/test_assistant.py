@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import shutil
 from pathlib import Path
 
 import jax
@@ -25,6 +26,7 @@ from reveal.assistant import Assistant, answer
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
+from reveal.memory.memory import Memory
 from reveal.network import weights
 from reveal.network.generator import Decoding
 from reveal.network.model import Reveal
@@ -120,6 +122,28 @@ def test_without_a_memory_and_with_a_few_items(assistant, place):
     assert {one.item.source for one in only.items} == {"vqa"}
     with pytest.raises(ValueError, match="memory"):
         without.ask(place / "asked.png", QUESTION, 4)
+
+
+def test_an_answer_knows_other_programs_changes_and_shows_what_was_read(assistant, place, tmp_path, monkeypatch):
+    writer = Memory(shutil.copytree(place / "memory", tmp_path / "memory"))
+    mine = Assistant(assistant.model, assistant.processor, Memory(tmp_path / "memory"))
+    ask = functools.partial(mine.ask, place / "asked.png", QUESTION, k=3)
+    best = ask().items[0].item
+    writer.delete([best.id])
+    next_best = ask().items[0].item
+    assert next_best.id != best.id
+    assert best.id not in [item.id for item, _ in mine.search(text=QUESTION, k=39)]
+    answered = mine._answer
+
+    def while_it_is_edited(*given):
+        ids = [next_best.id]
+        writer.edit([next_best.with_text("another text")], writer.keys(ids), writer.values(ids))
+        writer.compact()
+        return answered(*given)
+
+    monkeypatch.setattr(mine, "_answer", while_it_is_edited)
+    shown = ask().items[0].item
+    assert (shown.id, shown.fields) == (next_best.id, next_best.fields)
 
 
 def test_searching_by_text_by_image_and_by_both(assistant, place):
