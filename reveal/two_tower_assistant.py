@@ -164,8 +164,8 @@ class TwoTowerAssistant:
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_FOUND, sources)
-        ids, scores = self._ranked(memory, image, text, k, sources)
-        return list(zip(memory.items(ids), scores.tolist(), strict=True))
+        items, scores = memory.of_one_version(self._ranked, memory, image, text, k, sources)
+        return list(zip(items, scores.tolist(), strict=True))
 
     def ask(
         self,
@@ -178,8 +178,7 @@ class TwoTowerAssistant:
         """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
         was found. Raises as `Assistant.ask`, and without a memory."""
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
-        ids, scores = self._ranked(memory, image, question, k, sources)
-        items = memory.items(ids)
+        items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
             decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
@@ -225,8 +224,8 @@ class TwoTowerAssistant:
 
     def _ranked(
         self, memory: Memory, image: Picture | None, text: str, k: int, sources: Sequence[str] | None
-    ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-        """Ids and scores of the k best items, by merged ranks."""
+    ) -> tuple[list[Item], Float[np.ndarray, " k"]]:
+        """The k best items and their scores, by merged ranks."""
         dim, rows = self.config.projection_dim, []
         for vector in self._query(image, text):
             for place in (0, 1):
@@ -244,7 +243,7 @@ class TwoTowerAssistant:
                     ranks[one] = min(rank, ranks.get(one, rank))
                     cosines[one] = max(score - LIFT, cosines.get(one, -1.0))
         if text.strip() and len(memory) <= MOST:
-            if self._keywords is None or self._keywords.version != memory.version:
+            if self._keywords is None or self._keywords.manifest != memory.manifest:
                 self._keywords = Keywords(memory)
             numbers = None if sources is None else [memory.layout.number(name) for name in sources]
             ranked = self._keywords.search(text, depth, numbers).tolist()
@@ -254,7 +253,7 @@ class TwoTowerAssistant:
             for one, rank in ranks.items():
                 weights[one] = weights.get(one, 0.0) + (1 + RANKS) / (1 + rank + RANKS) / len(parts)
         best = sorted(weights, key=lambda one: (-weights[one], -cosines.get(one, 1.0), one))[:k]
-        return np.array(best, np.int64), np.array([weights[one] for one in best], np.float32)
+        return memory.items(best), np.array([weights[one] for one in best], np.float32)
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""

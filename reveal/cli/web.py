@@ -82,7 +82,7 @@ class Assistants:
         """The answer with its items, the facts that can be edited, and the text of the first."""
         with job(request, progress):
             if image is None and not question.strip():
-                raise ValueError("neither a picture nor a question: give one, or both")
+                raise ValueError("neither an image nor a question: give one, or both")
             evidence = self.of(memory).ask(image, question, int(k))
             if unknown := self.first.processor.unknown(question):
                 gr.Warning(f"not in the network's vocabulary: {', '.join(unknown)}")

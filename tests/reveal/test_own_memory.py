@@ -1,5 +1,6 @@
 """A memory of photographs and notes without training, by the command: built, searched, asked, edited and followed."""
 
+import copy
 import itertools
 import json
 import os
@@ -145,6 +146,26 @@ def test_edits_are_found_at_once(here, capsys):
     assert output_of(capsys, *words)["answer"] == "The zeppelin was painted by Oona."
     main(["remove", "m", number])
     assert len(Memory("m")) == before
+
+
+def test_what_another_program_deletes_during_a_search_is_searched_for_again(here, assistant, monkeypatch):
+    mine, writer, search = copy.copy(assistant), Memory("m"), Memory.search
+    mine.memory = Memory("m")
+    best = mine.search(text="potter 20", k=3)[0][0].id
+
+    def before_the_deletion(memory, *given):
+        found = search(memory, *given)
+        if writer.version == 1:
+            writer.delete([best])
+            writer.compact()
+        return found
+
+    monkeypatch.setattr(Memory, "search", before_the_deletion)
+    found = [item.id for item, _ in mine.search(text="potter 20", k=3)]
+    assert len(found) == 3 and best not in found
+    best, version = found[0], writer.version
+    writer.delete([best])
+    assert best not in [one.item.id for one in mine.ask(None, "potter 20", k=3).items] and mine.memory.version > version
 
 
 def test_folders_are_followed(here, capsys):
