@@ -33,7 +33,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from reveal import pretrained
-from reveal.memory.items import Item
+from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
@@ -340,7 +340,8 @@ def as_json(item: Item) -> dict[str, Any]:
 
 def text_of(item: Item) -> str:
     """The values of all fields on one line, for people."""
-    return " | ".join(map(str, item.fields.values()))
+    values = item.fields.values()
+    return " | ".join(", ".join(one) if isinstance(one, list) and is_text(one) else str(one) for one in values)
 
 
 def short(text: str, longest: int = LONGEST) -> str:

@@ -102,7 +102,11 @@ class Reader:
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
     def best_views(
-        self, tokens: Int[np.ndarray, "b n"], views: Float[np.ndarray, "b v s s 3"], costs: Float[np.ndarray, " v"]
+        self,
+        tokens: Int[np.ndarray, "b n"],
+        views: Float[np.ndarray, "b v s s 3"],
+        costs: Float[np.ndarray, " v"],
+        sources: Sequence[str] | None = None,
     ) -> Float[np.ndarray, "b s s 3"]:
         """The view of each question's image that the memory knows best, at these costs (`best_view`)."""
         if self.memory is None or views.shape[1] == 1:
@@ -113,7 +117,7 @@ class Reader:
             for row, own in enumerate(views[start : start + self._batch]):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
                 vectors = call(self._graph, "view_vectors", self._params, query, own)
-                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, None)
+                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, sources)
                 chosen.append(own[best])
             start += self._batch
         return np.stack(chosen)

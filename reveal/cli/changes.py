@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +104,7 @@ def add(command: commands.Add) -> None:
 
 def watch(command: commands.Watch) -> None:
     """Raises as `folder_sync.sync`."""
-    memory = _own(command.memory)
+    memory = _own(command.memory, wait=math.inf)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")

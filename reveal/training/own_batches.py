@@ -20,9 +20,9 @@ Prefix language modelling splits all captions of a batch after the same number o
 et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
 **Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): an image of
-224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. Item images may be cropped
-(`item_crop`) or dropped (`drop_image`) for the warm start, so that retrieval cannot compare pixels. Both are drawn once
-per item, not per step as in the reference.
+224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. For the warm start, images of
+questions may be cropped (`crop`), and those of items cropped (`item_crop`) or dropped (`drop_image`), so that retrieval
+cannot compare pixels. What becomes of an item is drawn once, not per step as in the reference.
 
 **Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
 question would teach that its key is to be far from all questions.

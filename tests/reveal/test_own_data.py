@@ -291,6 +291,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     heads = {"decoder", "fusion", "value_head", "query_head", "key_head", "projection"}
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
     assert moves == heads | more.get(name, set())
+    assert (max(recipe.data.get("crop", [1])) < 1) == (name == "reveal_warm")  # where the item has the same image
     assert {"override /model": "reveal/base"} in recipe.defaults
     if "refresh" in recipe.task:  # for several processes
         assert instantiate(recipe.task.refresh).lag is not None
