@@ -41,7 +41,7 @@ from film.io.options import (
     option,
 )
 from film.io.plan import make_plan
-from film.io.pretrained import WEIGHTS, find, names
+from film.io.pretrained import SHIPPED, find
 
 PROGRAM = "film"
 MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
@@ -63,7 +63,7 @@ class Interpolate(Printing):
     weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
     """Name of shipped weights, a file (also of a published network), the folder of a run, or hf:OWNER/NAME."""
     quiet: Flag = False
-    """No plan, no progress bar."""
+    """Print no plan and no progress bar."""
 
     def run(self) -> None:
         find(self.weights)
@@ -93,21 +93,18 @@ class Interpolate(Printing):
 
 @dataclasses.dataclass(frozen=True)
 class Info(Printing):
-    """Print the header of a weights file, or what is at hand."""
+    """Print the header of a weights file, or list the weights on this machine."""
 
     weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
     """Name of shipped weights, a file, or the folder of a run."""
     list: Flag = False
-    """In place of it: all that is at hand without a network, with size, licence and source."""
+    """List the shipped and downloaded weights on this machine, with size, licence and source."""
 
     def run(self) -> None:
         if self.list:
             from common.weights import at_hand
 
-            if self.weights is not None:
-                raise ValueError("--list is of all that is at hand: leave out the weights")
-            rows = [*at_hand.shipped(WEIGHTS / name for name in names()), *at_hand.cached(PROGRAM)]
-            self.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+            self.write(*at_hand.listing(self.weights, SHIPPED.folder, PROGRAM))
             return
         import jax
         from flax import nnx
@@ -180,7 +177,7 @@ class Web:
 
     serving: terminal.Serving
     weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
-    """As of `film`, chosen at first."""
+    """Weights that the page starts with, as for `film`."""
 
     def run(self) -> None:
         from common.web import serve

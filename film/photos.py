@@ -154,7 +154,7 @@ def parse_size(text: str | int, size: Size) -> Size:
         scale = int(side[1]) / (min(size) if side[2] else max(size))
         target = size if scale >= 1 else (2 * round(width * scale / 2), 2 * round(height * scale / 2))
     else:
-        raise ValueError(f"--size {text}: give lines (1080p), width and height (1280x720) or the longer side (1280)")
+        raise ValueError(f"--size {text}: give the shorter side (1080p), the longer one (1280), or both (1280x720)")
     if min(target) < SMALLEST:
         raise ValueError(
             f"--size {text} makes {target[0]}x{target[1]} of {width}x{height}: a side has {SMALLEST} or more"

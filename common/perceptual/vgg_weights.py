@@ -105,7 +105,10 @@ def read_onnx(path: Path) -> Read:
         raise ValueError(f"{path}: damaged or not ONNX ({reason})") from error
     if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
         raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
-    source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}  # bytes, if they are no UTF-8
+    try:  # names that are no UTF-8 come as bytes; the decoder has no error of its own
+        source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    except Exception as error:
+        raise ValueError(f"{path}: a damaged tensor ({str(error) or type(error).__name__}); copy it again") from error
     return _flip(_port(path, source, _keras_names(source), OIHW_TO_HWIO)), MEAN
 
 

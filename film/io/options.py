@@ -27,19 +27,19 @@ class OutputOptions:
     fps: Annotated[Rate | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
     """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
     size: Annotated[str | int | None, option("SIZE", "as the input", constructor=str)] = None
-    """Scale to lines (1080p), a longer side (1280) or 1280x720."""
+    """Output size: 1080p (shorter side), 1280 (longer side) or 1280x720."""
     fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
-    """How photos of different sizes, or another shape of --size, become one."""
+    """How to bring photos of different sizes, or a --size of another aspect ratio, to one size."""
     codec: Annotated[str | None, option("NAME", "h264; vp9 in .webm")] = None
     """h264, hevc, av1 or vp9."""
-    quality: Annotated[int | None, option("CRF", "looks lossless")] = None
-    """Of the codec: from 0, the best, to 51 (h264, hevc) or 63."""
+    quality: Annotated[int | None, option("N", "visually lossless")] = None
+    """CRF from 0 (best) to 51 (h264, hevc) or 63 (av1, vp9); for .webp from 0 to 100 (best)."""
     bits: Annotated[int | None, option("8|10|16", "as a video, else 8")] = None
-    """Per sample: 8, 10 in movies, 16 in PNGs and .apng."""
+    """Bits per sample: 8, 10 in movies, 16 in PNGs and .apng."""
     chroma: Annotated[Literal["420", "444"], option("420|444", "420")] = "420"
-    """Colour resolution of a movie; few players show 444."""
+    """Chroma subsampling of a movie: 4:2:0 or 4:4:4; few players show 4:4:4."""
     resume: Flag = False
-    """Go on where the same command was stopped."""
+    """Resume the same command where it was stopped."""
     overwrite: Flag = False
     """Replace outputs that exist."""
 
@@ -47,54 +47,54 @@ class OutputOptions:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhotoOptions:
     frames: Annotated[int | None, option("N", "31")] = None
-    """New frames between two neighbours."""
+    """New frames between two consecutive photos."""
     times: Annotated[int | None, option("N", "5")] = None
-    """In place of --frames: how often each gap is halved, up to 16; 5 make 31 frames."""
+    """In place of --frames: N halvings of each gap give 2^N - 1 new frames; at most 16."""
     ease: Flag = False
-    """Slow in and slow out at each photo."""
+    """Ease in and out at each photo."""
     loop: Flag = False
-    """Go on from the last to the first, so that the clip repeats without a jump."""
+    """Also interpolate from the last photo to the first, so that the clip loops without a jump."""
     align: Flag = False
-    """Undo the shake of the hand, and keep what all photos show."""
+    """Align hand-held photos, and crop to the area that all of them show."""
     match_exposure: Flag = False
-    """Make all as bright as the first."""
+    """Match brightness and colour of all photos to the first."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VideoOptions:
     factor: Annotated[Rate | None, option("NUMBER", "2", constructor=str)] = None
-    """So many times the frames, at so many times the rate: 2, 2.5 or 5/2."""
+    """Factor for the number of frames and the frame rate: 2, 2.5 or 5/2."""
     slow_motion: Flag = False
-    """Keep the rate, and last --factor times as long."""
+    """Keep the frame rate, so that the clip lasts --factor times as long."""
     retime: Flag = False
-    """Drop repeated frames, and let motion go on through their time."""
+    """Drop repeated frames, and interpolate over the time that they filled."""
     audio: Annotated[Literal["keep", "stretch", "none"] | None, option("keep|stretch|none", "keep if it fits")] = None
     """Sound: copied without loss, stretched to the new duration, or left out."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    memory: Annotated[str | float | int | None, option("SIZE", "what is free", constructor=str)] = None
-    """Most memory to use, as 2GB; larger images are computed in windows."""
+    memory: Annotated[str | float | int | None, option("SIZE", "four fifths of what is free", constructor=str)] = None
+    """Memory limit, such as 2GB; images that need more are computed in overlapping windows."""
     ensemble: Flag = False
-    """Average over both directions of time and both mirror images: four times the work for steadier frames."""
+    """Average over time reversal and horizontal mirroring: four times the computation, steadier frames."""
     flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
-    """Begin to estimate flow in the image at 1/2, 1/4, 1/8 or 1/16 of its size: for large motion in large images."""
+    """Start flow estimation at 1/2, 1/4, 1/8 or 1/16 of the image's size: for large motion in large images."""
     precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
-    """Of the activations, and of the colours of new frames: bfloat16 has 8 bits. An NVIDIA GPU multiplies float32 as
-    TF32, unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
+    """Type of the activations and of the colours of new frames; bfloat16 has 8 significant bits. NVIDIA GPUs multiply
+    float32 as TF32 unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
-    """Most pairs computed at once; fewer where there is less memory."""
+    """Maximum number of frame pairs computed at once; fewer if memory is short."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InspectionOptions:
     compare: Flag = False
-    """Show the plain cross-fade at the left of each frame."""
+    """Show the plain cross-fade to the left of each frame."""
     sheet: Annotated[str | None, option("IMAGE", "none")] = None
     """Also write a contact sheet of nine frames."""
     inspect: Annotated[str | None, option("IMAGE", "none")] = None
-    """Also write a sheet of the first gap: flow, warped inputs, what was taken from which."""
+    """Also write a sheet of the first gap: flow, warped inputs, and the weight of each input in the frame."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,17 +11,15 @@ from common import terminal
 from common.terminal import Printing
 from plugins.diffusion.generation_config import GenerationConfig
 
-PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseOptions:
     """Options for files of a base that do not contain everything."""
 
     tokenizer: str | None = None
-    """A tokenizer's folder or OpenAI's list of merges (.gz), or the address of one: a single file has none."""
+    """Tokenizer of a base in a single file, which has none: a folder, OpenAI's list of merges (.gz), or an address."""
     prediction: Literal["epsilon", "v_prediction", "sample"] | None = None
-    """Prediction type of the base, in place of its scheduler's: a single file of 2.x does not contain it."""
+    """Prediction type, in place of the scheduler's; a single file of Stable Diffusion 2.x does not contain it."""
     vae: str | None = None
     """Another autoencoder: a folder or a file, such as TAESD's, which decodes many times faster."""
 
@@ -53,9 +51,9 @@ class WeightOptions(LoadOptions):
 class ControlOptions:
     """What steers the base."""
 
-    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
-    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
-    which needs no plugin."""
+    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play"], ...] = ()
+    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play, which needs
+    no plugin."""
     plugin: tuple[str, ...] = ()
     """One network for each control: a folder, a single file, an address, or a shipped name. None: the shipped ones."""
     condition: tuple[str, ...] = ()
@@ -65,15 +63,15 @@ class ControlOptions:
     control_steps: tuple[float, float] | None = None
     """Interval of the run in which controls are applied, as in 0 0.5 for its first half. None: the whole run."""
     prompt_only: bool = False
-    """Apply controls to the conditional half of guidance only."""
+    """Guess mode: apply controls to the conditional half of guidance only."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImagePromptOptions:
-    """A picture as part of the prompt."""
+    """An image as part of the prompt."""
 
     image_prompt: str | None = None
-    """A picture as part of the prompt, of any size; needs --ip-adapter."""
+    """An image of any size as part of the prompt; needs --ip-adapter."""
     ip_adapter: str | None = None
     """File of an IP-Adapter, base or plus, made for the base."""
     image_encoder: str | None = None
@@ -107,7 +105,7 @@ class Generate(WeightOptions, ControlOptions, ImagePromptOptions, InspectionOpti
     image: str | None = None
     """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
     mask: str | None = None
-    """For an inpainting base: a grey image, white where --image is drawn anew."""
+    """For an inpainting base: a grey image, white where --image is repainted."""
     seed: int = 0
     """Seed of the first image; the same seed gives the same image."""
     count: int = 1
@@ -120,12 +118,12 @@ class Generate(WeightOptions, ControlOptions, ImagePromptOptions, InspectionOpti
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Info(BaseOptions, Printing):
-    """Print what a base or a plugin consists of, or what is at hand. Weights are not loaded."""
+    """Print what a base or a plugin consists of, or list the weights on this machine. Weights are not loaded."""
 
     weights: tyro.conf.Positional[str | None] = None
     """A folder of diffusers, a single safetensors file, an address, or a shipped name; None: diffusion-small."""
     list: bool = False
-    """In place of it: all that is at hand without a network, with size, licence and source."""
+    """List the shipped and downloaded weights on this machine, with size, licence and source."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,7 +136,7 @@ class Verify(Printing):
 
 @dataclasses.dataclass(frozen=True)
 class Condition(Printing):
-    """Make condition images (edges, faces, persons, depth, masks) from an image or a folder."""
+    """Make condition images (edges, faces, people, depth, masks) from an image or a folder."""
 
     kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth", "mask"]]
     """Kind of condition."""
@@ -186,17 +184,17 @@ class Export(Printing):
     output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
     """plugin.stablehlo, plugin.onnx, plugin.tflite, or features.safetensors."""
     format: Literal["stablehlo", "onnx", "litert", "features"] | None = None
-    """Format of the output, as its suffix says; None: the suffix alone."""
+    """Output format, which must agree with the suffix; None: taken from the suffix."""
     weights: Literal["float32", "float16", "int8"] = "float32"
-    """onnx, litert: type of the stored weights; int8 is LiteRT's."""
+    """onnx, litert: type of the stored weights; int8 only with litert."""
     size: tuple[int, ...] | None = None
-    """Size of the images: one side, or width and height; None: 512, of a base its own, for features the image's."""
+    """Size of the images: one side, or width and height; None: 512, for a base its own, for features the image's."""
     picture: str | None = None
     """features: the condition image; with --size, resized to cover it and cropped at the centre."""
     strength: float | None = None
     """features: conditioning scale; None: 1, as it was trained."""
     tokenizer: str | None = None
-    """As of generate, for a base in a single file."""
+    """Tokenizer of a base in a single file, as for `generate`."""
     overwrite: bool = False
     """Replace the output if it exists."""
     quiet: bool = False

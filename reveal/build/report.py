@@ -52,12 +52,13 @@ class Report:
 
     def __str__(self) -> str:
         ids = "" if self.ids is None else f", ids {self.ids[0]} to {self.ids[1]}"
-        edited = f", {self.edited:,} in the place of others" if self.edited else ""
-        lines = [f"{self.added:,} items in {self.seconds:.1f} s, {self.rate:,.1f} a second{ids}{edited}"]
+        edited = f", {self.edited:,} replaced" if self.edited else ""
+        items = "item" if self.added == 1 else "items"
+        lines = [f"{self.added:,} {items} in {self.seconds:.1f} s, {self.rate:,.1f} per second{ids}{edited}"]
         if self.removed:
-            lines.append(f"{self.removed:,} items taken out")
+            lines.append(f"{self.removed:,} removed")
         if self.resumed:
-            lines.append(f"{self.resumed:,} were there of an interrupted run")
+            lines.append(f"{self.resumed:,} were already written by an interrupted run")
         for reason, count in self.left_out.items():
             names = [short(name) for name in self.names.get(reason, ())[:SHOWN]]
             rest = [f"{count - len(names):,} more"] if len(names) < count else []

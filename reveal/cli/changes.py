@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ BUILDING = ".building"  # suffix of a memory that is to take another's place
 def build(command: commands.Build) -> None:
     """Raises as `memory_build.build`; FileExistsError also for a memory that is there."""
     if not command.inputs:
-        raise ValueError("nothing to build of: give a folder, an items.jsonl, or READER:PATH")
+        raise ValueError("no sources to build from: give a folder, an items.jsonl, or READER:PATH")
     encoder, reader = published_networks(command, None)
     sources = _sources(command.inputs, command.source, encoder)
     folder = target = Path(command.output)
@@ -73,7 +74,7 @@ def build(command: commands.Build) -> None:
     _remember(target, encoder, reader)
     if target != folder:
         waiting = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
-        with terminal.stopping(f"the new memory is complete: move {target} to {folder}"):
+        with terminal.stopping(f"the new memory is complete: move {target} to {folder}, if it is still there"):
             replace(folder, target, lambda: terminal.complain(waiting))
     _write_report(command, report, str(folder))
 
@@ -83,7 +84,7 @@ def add(command: commands.Add) -> None:
     if single == bool(command.inputs) or (command.id is not None and not single):
         raise ValueError("give sources, or one item with --text, --image or both; --id is of one item")
     if command.edit and single and command.id is None:
-        raise ValueError("--edit needs --id: which item to put this in the place of")
+        raise ValueError("--edit needs --id, the item to replace")
     memory = _own(command.memory, command.wait)
     encoder, _ = published_networks(command, memory.folder)
     sources = _sources(command.inputs, command.source, encoder)
@@ -103,7 +104,7 @@ def add(command: commands.Add) -> None:
 
 def watch(command: commands.Watch) -> None:
     """Raises as `folder_sync.sync`."""
-    memory = _own(command.memory)
+    memory = _own(command.memory, wait=math.inf)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")
@@ -172,11 +173,11 @@ def remove(command: commands.Remove) -> None:
     """Raises ValueError for an id that is not there; then none is deleted."""
     memory, ids = _own(command.memory, command.wait), list(dict.fromkeys(command.ids))
     if not ids:
-        raise ValueError("no item to take out: give its id, which `reveal search` and `reveal ask` print")
+        raise ValueError("no item to remove: give its id, which `reveal search` and `reveal ask` print")
     memory.delete(ids)
     size, version = len(memory), memory.version
     data = {"memory": command.memory, "removed": len(ids), "items": size, "version": version}
-    text = f"{len(ids):,} items taken out; {command.memory}: {size:,} items, version {version}"
+    text = f"{len(ids):,} removed; {command.memory}: {size:,} items, version {version}"
     command.write(text, data)
 
 
@@ -218,7 +219,7 @@ def _single_item(command: commands.Add, memory: Memory) -> Item:
         item = item.with_text(command.text)
     source = command.source or item.source or (names[0] if len(names) == 1 else "")
     if not source:
-        raise ValueError(f"which source is it like? --source, one of {', '.join(names)}")
+        raise ValueError(f"the item has no source: give --source, one of {', '.join(names)}")
     memory.layout.number(source)
     return dataclasses.replace(item, source=source)
 

@@ -80,13 +80,13 @@ class Reading:
     """Options of all commands that read items."""
 
     source: str | None = None
-    """Source of items that name none."""
+    """Source of items whose data names none."""
     renumber: Flag = False
     """Renumber items in the order in which they are read."""
     picture_side: int | None = None
     """Longest side of stored images in pixels; 0: files as they are; None: 256, or the network's side."""
     quiet: Flag = False
-    """No progress bar, no notes."""
+    """Print no progress bar and no notes."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -163,12 +163,12 @@ class Ask(Searching):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Info(Printing):
-    """Print the contents of a memory and the network that made it, or what is at hand."""
+    """Print the contents of a memory and the network that made it, or list the weights on this machine."""
 
     memory: tyro.conf.Positional[str | None] = None
     """Folder of the memory, or shipped name; None: countries."""
     list: Flag = False
-    """In place of it: all that is at hand without a network, with size, licence and source."""
+    """List the shipped and downloaded weights on this machine, with size, licence and source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,14 +196,14 @@ class Compact(Changing, Printing):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Watch(Network):
-    """Keep a memory equal to folders of photographs and notes, until Ctrl-C."""
+    """Keep a memory in sync with folders of photos and notes, until Ctrl-C."""
 
     inputs: tyro.conf.Positional[tuple[str, ...]]
     """The folders that the memory was built of."""
     memory: str
     """Folder of the memory."""
     once: Flag = False
-    """Follow what has changed until now, and end."""
+    """Update the memory once, and exit."""
     picture_side: int | None = None
     """Longest side of stored images in pixels; 0: files as they are; None: 256, or the encoder's side."""
 
@@ -217,15 +217,15 @@ class Convert(Printing):
     sources: int = 4
     """Number of knowledge sources of the network."""
     fusion_layers: int | None = None
-    """Of T5's layers, the upper ones that fuse; None: 6 of 12, 8 of 24, half of others."""
+    """Number of upper T5 encoder layers used for fusion; None: 6 of 12, 8 of 24, else half."""
     key_dim: int = 512
     """Length of keys."""
     value_tokens: int = 32
     """Tokens of a value."""
     seed: int = 0
-    """Of the parts that no published network has."""
+    """Random seed of the parts that no published network has."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
-    """Of the stored weights."""
+    """Type of the stored weights."""
     overwrite: Flag = False
     """Replace an existing file."""
 

@@ -24,7 +24,7 @@ def search(command: commands.Search) -> None:
     if command.image is not None:
         image_size(command.image)
     if command.query and command.text:
-        raise ValueError("the text is there twice: give it with or without --text")
+        raise ValueError("the query text is given twice: as an argument and by --text; give one")
     text = command.query or command.text
     assistant = load_assistant(command, str(pretrained.memory(command.memory)))
     from reveal.assistant import as_json, columns, short, text_of
@@ -41,7 +41,7 @@ def ask(command: commands.Ask) -> None:
     if image is not None:
         image_size(image)
     elif not command.question.strip():
-        raise ValueError("neither a picture nor a question: give one, or both")
+        raise ValueError("neither an image nor a question: give one, or both")
     if command.sheet is not None:
         check_writable(command.sheet)
         check_output_file(command.sheet, command.overwrite)
@@ -72,10 +72,7 @@ def ask(command: commands.Ask) -> None:
 
 def info(command: commands.Info) -> None:
     if command.list:
-        if command.memory is not None:
-            raise ValueError("--list is of all that is at hand: leave out the memory")
-        rows = [*at_hand.shipped([pretrained.DATA]), *at_hand.cached("reveal")]
-        command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+        command.write(*at_hand.listing(command.memory, pretrained.DATA.parent, "reveal"))
         return
     memory = Memory(pretrained.memory(command.memory))
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
