@@ -42,8 +42,9 @@ from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
 from film.io.weights import load
 from film.model import Film
+from film.moments import halvings
 from film.planning import ComputePlan, default_memory, make_compute_plan, multiply_adds
-from film.shots import is_cut, thumbnail
+from film.shots import is_cut, is_still, thumbnail
 from film.timeline import Timeline
 from film.visualization import comparison, inspection_sheet
 
@@ -52,6 +53,7 @@ SHEET_SIDE = 1280  # longer side of a frame on a sheet, in pixels: an overview t
 INSPECT_SIDE = 640  # of the frames that the network sees once more, as a whole, for `inspect`
 CPU_SPEED = 70e9  # operations per second of a core
 Progress = bool | Callable[[int, int], None]
+Look = Callable[[int, Frame], None]
 
 
 class Shown(NamedTuple):
@@ -94,10 +96,11 @@ def convert(
     return plan
 
 
-def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False) -> int:
-    """Carries out a plan; returns the number of frames written. After Ctrl-C the frames so far are a playable clip;
-    after it and after errors of the machine finished parts stay for `resume`. Where the device's memory does not do for
-    the first new frame, all is planned again with half of it; MemoryError where that does not do either."""
+def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False, look: Look | None = None) -> int:
+    """Carries out a plan; returns the number of frames written. Each is also given to `look`, with its number. After
+    Ctrl-C the frames so far are a playable clip; after it and after errors of the machine finished parts stay for
+    `resume`. Where the device's memory does not do for the first new frame, all is planned again with half of it;
+    MemoryError where that does not do either."""
     options, (width, height) = plan.options, plan.size
     count = plan.frames or 0
     sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
@@ -134,7 +137,10 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
                 if number in sampled:
                     sheet.append(shrink(shown.image, SHEET_SIDE))
                 if number >= writer.done:
-                    writer.write(comparison(*shown) if options.compare else shown.image)
+                    image = comparison(*shown) if options.compare else shown.image
+                    writer.write(image)
+                    if look:
+                        look(number, image)
                 if shown.moment and compiling:  # the first in-between took its time, which tells no pace
                     bar.set_description_str("", refresh=False)
                     bar.initial = bar.last_print_n = bar.n + 1
@@ -166,7 +172,7 @@ def _frames(model: Film, plan: Plan, compute: ComputePlan, first: int, again: bo
         try:
             for shown in sequence(interpolator, source, plan.timeline, first, cuts=isinstance(plan.source, Movie)):
                 yield shown
-                first, again = first + 1, again and shown.image is shown.x0
+                first, again = first + 1, again and (shown.image is shown.x0 or is_still(shown.x0, shown.x1))
         except jax.errors.JaxRuntimeError as error:
             if not again or EXHAUSTED not in str(error):
                 raise
@@ -233,14 +239,15 @@ def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputeP
                 " give as much (--memory), or start again without --resume"
             )
         return begun
-    between = math.ceil(plan.per_gap)
+    movie = plan.source.info if isinstance(plan.source, Movie) else None
+    uneven = plan.timeline.ease or plan.options.retime or (movie is not None and movie.variable)
     return make_compute_plan(
         model.config,
         (height, width),
         memory=memory,
         flow_scale=plan.flow_scale,
-        kept=2 + between.bit_length(),
-        together=between,
+        kept=2 + halvings(0 if uneven else plan.per_gap.numerator),
+        together=math.ceil(plan.per_gap),
         ensemble=plan.options.ensemble,
         accelerator=device.platform != "cpu",
         batch=plan.options.batch or usual_batch(device, (height, width)),

@@ -36,7 +36,7 @@ MIRRORED_FLOW = np.array([-1, 1, -1, 1], np.float32)  # dx changes its sign
 @dataclasses.dataclass(frozen=True)
 class Quality:
     """What costs time: `ensemble` averages both directions of time and both mirror images, four runs of the network;
-    `precision` is that of activations, float32 or bfloat16."""
+    `precision` is that of activations and colours, float32 or bfloat16."""
 
     ensemble: bool = False
     precision: str = "float32"

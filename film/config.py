@@ -72,8 +72,8 @@ class FilmConfig:
 
     @property
     def smallest_side(self) -> int:
-        """Shorter sides are padded to this many pixels."""
-        return 2 ** (self.pyramid_levels - 1)
+        """Shorter sides are padded to this many pixels: one of the coarsest level, or two if it is warped."""
+        return 2 ** (self.pyramid_levels - 1 + (self.fusion_pyramid_levels == self.pyramid_levels))
 
 
 KINDS = {bool: "true or false", int: "a whole number", tuple: "a list of whole numbers"}

@@ -76,7 +76,7 @@ class Interpolator:
             size,
             memory=device_memory(devices[0]),
             align=align,
-            kept=2 + expected.bit_length(),
+            kept=2 + moments_of.halvings(expected + 1),
             together=max(1, expected),
             ensemble=quality.ensemble,
             accelerator=not on_cpu,
@@ -213,7 +213,7 @@ class Interpolator:
         """Moments of one pair, window by window; the windows are shared by the devices."""
         a, b, _ = tasks[0]
         flows = [np.asarray(self.film.flow([task], 0)) for task in tasks]
-        frames = np.zeros((len(tasks), *self.plan.padded, 3), np.float32)
+        frames = [np.zeros((*self.plan.padded, 3), np.float32) for _ in tasks]
         running: deque[tuple[Any, list[Any]]] = deque()
 
         def blend() -> None:
@@ -234,12 +234,14 @@ class Interpolator:
                     for (*_, moment), flow in zip(tasks, flows, strict=True)
                 ]
             running.append((place, windows))
+            del windows  # or they would stay until the next ones are there
             if len(running) == self.devices:
                 blend()
         while running:
             blend()
         self.film.forget()
-        yield from frames
+        while frames:  # one that has been given is not kept
+            yield frames.pop(0)
 
 
 def interpolate(

@@ -3,7 +3,7 @@
 The paper's losses see the image alone (`common/training/objectives.py` has them as terms of a task). Short trainings
 learn to blend before they learn motion, so two terms reach the flow without passing the decoder:
 
-* `WarpedL1`: each warped frame against the truth; the reference has it too (`l1_warped`), switched off;
+* `WarpedL1`: each warped frame against the truth; the reference has the sum of both, switched off (`l1_warped`);
 * `TeacherFlow`: FILM's flows against a teacher that sees the middle frame: the exact flow of photographs that the code
   moves (`recipes/film_small/moving_photographs.py`); of a film, classical optical flow from the true middle frame to
   both neighbours, computed when the data was cut (`film/data/cutting.py`).

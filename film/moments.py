@@ -60,6 +60,12 @@ def sources(moment: Fraction) -> tuple[Fraction, Fraction]:
     return moment - step, moment + step
 
 
+def halvings(parts: int) -> int:
+    """How often a gap is halved for moments k / parts, at most; 0 parts: for any moments."""
+    exact = 0 < parts <= 2**MOST_TIMES and _is_power_of_two(parts)
+    return (parts if exact else NEAR.denominator).bit_length() - 1
+
+
 def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> set[Fraction]:
     """What is still to be made for `moments` k / 2^n: themselves and the midpoints that they are made from."""
     missing: set[Fraction] = set()

@@ -96,7 +96,7 @@ def prepare(
     photos: Iterable[Image] = (),
     *,
     fit: str | None = None,
-    size: str | None = None,
+    size: str | int | None = None,
     align: bool = False,
     match_exposure: bool = False,
 ) -> Preparation:
@@ -127,24 +127,30 @@ def prepare(
                 f"{frame[0]}x{frame[1]} in common; take fewer photos, or leave --align out"
             )
     before = frame if view is None else (view.width, view.height)
-    after = before if size is None else parse_size(size, before)
-    if fit is None and abs(after[0] * before[1] - after[1] * before[0]) > 2 * max(before):
-        raise ValueError(
-            f"--size {size} has another shape than {names[0]} ({before[0]}x{before[1]}): add --fit crop, pad or resize"
-        )
+    after = before if size is None else scaled_size(size, before, fit, names[0])
     return Preparation(frame, after, fit, view, tuple(matrices) if align else (), tuple(gains))
 
 
-def parse_size(text: str, size: Size) -> Size:
+def scaled_size(text: str | int, size: Size, fit: str | None, name: str | Path) -> Size:
+    """As `parse_size`, for the image `name`; ValueError for another shape without a `fit`."""
+    width, height = scaled = parse_size(text, size)
+    if fit is None and abs(width * size[1] - height * size[0]) > 2 * max(size):
+        raise ValueError(
+            f"--size {text} has another shape than {name} ({size[0]}x{size[1]}): add --fit crop, pad or resize"
+        )
+    return scaled
+
+
+def parse_size(text: str | int, size: Size) -> Size:
     """The (width, height) that `text` asks of an image of `size`.
 
     1080p is the shorter side, 1280 the longer one; both keep the shape, round to even sides (which every movie codec
     takes) and never enlarge. 1280x720 is taken as it is. Raises ValueError for another text.
     """
-    width, height = size
-    if exact := re.fullmatch(r"(\d+)x(\d+)", text.strip().lower()):
+    (width, height), words = size, str(text).strip().lower()
+    if exact := re.fullmatch(r"(\d+)x(\d+)", words):
         target = int(exact[1]), int(exact[2])
-    elif side := re.fullmatch(r"(\d+)(p?)", text.strip().lower()):
+    elif side := re.fullmatch(r"(\d+)(p?)", words):
         scale = int(side[1]) / (min(size) if side[2] else max(size))
         target = size if scale >= 1 else (2 * round(width * scale / 2), 2 * round(height * scale / 2))
     else:

@@ -41,7 +41,7 @@ ACCELERATOR = 2.3  # bytes of an accelerator for each byte of the model
 USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
-FRAME = 12  # bytes of a pixel of a frame, float32
+FRAME, FLOWS = 12, 16  # bytes of a pixel of a frame, and of both flows, float32
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
 SCALES = (1, 2, 4, 8, 16)
 CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -83,7 +83,8 @@ def make_compute_plan(
       memory: bytes for the whole process; None: `default_memory`.
       flow_scale: None: 1 where the image is computed whole, else as small as fits. A window needs at least 2.
       align: 0: sides are padded to `bucket`; else to multiples of it.
-      kept, together, batch: the most that can be of use. A batch goes before encoded frames that are kept.
+      kept, together, batch: the most that can be of use. A batch goes before encoded frames that are kept. `kept` is
+        both ends of a gap and each midpoint on the way to a moment; in windows these are kept as frames.
       ensemble: a frame is kept twice, its mirror image as well.
       accelerator: `memory` is that of an accelerator.
 
@@ -111,7 +112,8 @@ def make_compute_plan(
 
     height, width = padded = (height + -height % GRID, width + -width % GRID)
     pixels = height * width
-    fixed = 7 * FRAME * pixels  # both frames, a frame being blended, the result; photos and encoder take as much again
+    # Both frames, a frame being blended, the result; photos and encoder take as much again; midpoints but the last.
+    fixed = (7 + (0 if config.bilateral else max(0, kept - 3))) * FRAME * pixels
     left = budget - fixed
     window = largest_window(config, padded, left, ensemble)
     fitting = [scale for scale in scales[1:] if network_bytes(config, pixels // scale**2) <= left]
@@ -127,10 +129,12 @@ def make_compute_plan(
         )
     flow_scale = flow_scale or fitting[0]
     network = network_bytes(config, math.prod(window), ensemble)
-    together = max(1, min(together, 1 + int((left - network) // (FRAME * pixels))))
-    frames = network + (together - 1) * FRAME * pixels
-    peak = fixed + max(frames, network_bytes(config, pixels // flow_scale**2))
-    return ComputePlan(padded, window, flow_scale, 2, together, factor * peak)
+    small, flows = network_bytes(config, pixels // flow_scale**2), FLOWS * pixels / flow_scale**2
+    frame = FRAME * (pixels + math.prod(window)) + flows  # of each more, with one window of it
+    room = min((left - network) / frame, (left - small) / flows)
+    more = max(0, min(together - 1, int(room))) if config.bilateral else 0  # midpoints have pairs of their own
+    peak = fixed + max(network + more * frame, small + more * flows)
+    return ComputePlan(padded, window, flow_scale, 2, 1 + more, factor * peak)
 
 
 def _padded(config: FilmConfig, side: int, align: int, flow_scale: int | None) -> int:

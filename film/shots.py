@@ -5,7 +5,8 @@ Cut. Frames on both sides of a cut have nothing in common, and a network morphs 
 fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a
 cut, correlation minus distance is around 0 or below; within a shot it is above 0.3, but for a whip pan that leaves
 nothing of a frame in the next one. Where the correlation alone is above `SAME` (across shots it stays below 0.7)
-colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated.
+colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated. Where a
+frame is plain nothing can be correlated, and what changes the colours by much is a cut: a fade does not, at once.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
@@ -32,6 +33,8 @@ Thumbnail = UInt8[np.ndarray, "_ _ 3"]
 SIDE = 128  # pixels of a thumbnail's longer side
 SHORTEST = 32  # pixels; DIS flow crashes the process on some images with a side below
 CUT = 0.15  # a lower correlation minus distance is a cut
+FLAT = 1.0  # levels of 255; the luma of a plain frame deviates less
+CHANGE = 64.0  # levels of 255; so large a mean difference to a plain frame is a continuity of 0
 SAME = 0.9  # a higher correlation is one shot in another light
 BLOCK = 16  # pixels
 STILL = 1 / 255  # largest mean absolute difference of a block where nothing moves
@@ -51,8 +54,10 @@ def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
 
 
 def continuity(a: Thumbnail, b: Thumbnail) -> float:
-    """Correlation of the motion-compensated luma, up to `SAME` minus the distance of the colours, from -2 to 1."""
+    """Correlation of the motion-compensated luma, up to `SAME` minus the distance of the colours, from -3 to 1."""
     (luma_a, colours_a), (luma_b, colours_b) = map(_described, (a, b))
+    if min(cv2.blur(luma, (5, 5)).std() for luma in (luma_a, luma_b)) < FLAT:
+        return 1 - float(cv2.absdiff(a, b).mean()) / CHANGE
     dis = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
     flow = dis.calc(luma_b, luma_a, None)  # type: ignore[call-overload]
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
@@ -66,7 +71,8 @@ def is_still(x0: Frame, x1: Frame) -> bool:
     """Whether nothing moves between two frames."""
     if x0 is x1:
         return True
-    return float(cv2.blur(np.abs(x1 - x0).mean(axis=-1), (BLOCK, BLOCK)).max()) <= STILL
+    change = np.abs(np.subtract(x1, x0, dtype=np.float32)).mean(axis=-1)
+    return float(cv2.blur(change, (BLOCK, BLOCK)).max()) <= STILL
 
 
 def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:

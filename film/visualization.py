@@ -127,14 +127,16 @@ def inspection_sheet(
     x0: Float[np.ndarray, "h w 3"], x1: Float[np.ndarray, "h w 3"], output: FilmOutput, time: float
 ) -> Float[np.ndarray, "h2 w2 3"]:
     """How the frame at `time` came about, as nine labelled images: the inputs and the frame; both flows, with the wheel
-    that reads them; the inputs warped to `time`, and the share that each has in the frame (`mixing_weight`).
+    that reads them; the inputs warped to `time`, and the share that each has in the frame, by the network's own weight
+    or, where it has none, by `mixing_weight`.
 
     x0, x1 are the inputs of the network, `output` its result for a batch of one.
     """
     image, warped0, warped1 = (np.asarray(x[0]) for x in (output.image, output.x0_warped, output.x1_warped))
     flows = [np.asarray(flow[0][0], np.float32) for flow in (output.forward_flow, output.backward_flow)]
     limit = max(1.0, float(np.percentile([np.hypot(flow[..., 0], flow[..., 1]) for flow in flows], 99)))
-    weight = mixing_weight(image, warped0, warped1, time)[..., None]
+    own = output.weight
+    weight = mixing_weight(image, warped0, warped1, time)[..., None] if own is None else np.asarray(own[0])
     mask = EVEN + np.maximum(2 * weight - 1, 0) * (FROM_X0 - EVEN) + np.maximum(1 - 2 * weight, 0) * (FROM_X1 - EVEN)
     height = max(1, round(CELL * image.shape[0] / image.shape[1]))
     y, x = np.mgrid[:height, :CELL].astype(np.float32)
@@ -166,8 +168,8 @@ def mixing_weight(
     """The weight m in [0, 1] with which image = m * x0_warped + (1 - m) * x1_warped fits best, by least squares over
     the channels of a pixel and its neighbours.
 
-    A network with `blend` mixes like this, plus a residual, and keeps m to itself; of one without, this is what its
-    colours amount to. Where the warped images are alike m has no meaning, and falls back to 1 - time.
+    A network with `blend` mixes like this, plus a residual, and outputs m; of one without, this is what its colours
+    amount to. Where the warped images are alike m has no meaning, and falls back to 1 - time.
     """
     between = x0_warped - x1_warped
     fit = cv2.GaussianBlur(((image - x1_warped) * between).sum(axis=-1), (0, 0), 1)

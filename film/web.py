@@ -16,6 +16,7 @@ from common.io.images import READABLE, read_image, shrink, to_uint8, write_image
 from common.io.video_reader import read_video
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, one_line
 from film.clip import compute_plan, run
+from film.interpolator import Frame
 from film.io.options import Options
 from film.io.plan import make_plan
 from film.io.pretrained import SHIPPED
@@ -63,9 +64,17 @@ class Clips:
                     f"the clip would have {plan.frames or 'any number of'} frames, more than {MOST_FRAMES} of"
                     " this page: take fewer, or the `film` command"
                 )
+            chosen = np.linspace(0, plan.frames - 1, min(SHOWN, plan.frames)).round()
+            stills: list[str] = []
+
+            def keep(number: int, image: Frame) -> None:
+                """A file of each frame under the slider. Not all formats of clips can be read again."""
+                if number in chosen:
+                    stills.append(str(target / f"frame_{number:04d}.jpg"))
+                    write_image(stills[-1], image)
+
             model = self.network(name)
-            run(model, plan, compute_plan(model, plan), progress=step)
-            stills = _stills(Path(plan.output), target, plan.frames)
+            run(model, plan, compute_plan(model, plan), progress=step, look=keep)
         clip = str(plan.output)
         is_video = suffix == ".mp4"
         middle = len(stills) // 2
@@ -153,14 +162,3 @@ def show(files: list[str] | None) -> list[Any]:
         gr.Slider(visible=movie),
         gr.Checkbox(visible=movie),
     ]
-
-
-def _stills(clip: Path, target: Path, frames: int) -> list[str]:
-    """Files of up to SHOWN frames of a clip, evenly chosen."""
-    chosen = set(np.linspace(0, frames - 1, min(SHOWN, frames)).round().astype(int).tolist())
-    paths = []
-    for number, frame in enumerate(read_video(clip)):
-        if number in chosen:
-            paths.append(str(target / f"frame_{number:04d}.jpg"))
-            write_image(paths[-1], frame.image)
-    return paths

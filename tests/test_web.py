@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pytest
 from drawn_clips import encoded
+from PIL import Image
 
 from common.io.images import read_image, shrink, write_image
 
@@ -92,16 +93,23 @@ def drop(page, *paths):
     page.set_input_files("input[type=file] >> nth=0", [str(path) for path in paths])
 
 
-def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, photos):
+@pytest.mark.parametrize("suffix", [".mp4", ".webp"])
+def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, photos, suffix):
     drop(view, *photos)
     view.get_by_text("cup_1.jpg").last.wait_for()
     view.get_by_label("New frames between two photos").first.fill("3")
+    view.get_by_role("button", name="More").locator("visible=true").click()
+    view.get_by_label(suffix, exact=True).check()
     press(view, "Make the clip")
     with view.expect_download(timeout=LONG) as download:
         view.get_by_role("button", name="Download the clip").click(timeout=LONG)
-    with av.open(download.value.path()) as clip:
-        frames = [frame.to_ndarray(format="rgb24") for frame in clip.decode(video=0)]
-    assert len(frames) == 5 and frames[0].shape == (96, 128, 3)
+    if suffix == ".mp4":
+        with av.open(download.value.path()) as clip:
+            frames = [frame.to_ndarray(format="rgb24") for frame in clip.decode(video=0)]
+        assert len(frames) == 5 and frames[0].shape == (96, 128, 3)
+    else:
+        with Image.open(download.value.path()) as clip:
+            assert (clip.n_frames, clip.size) == (5, (128, 96))
     still = view.locator("#one-frame img")
     before = still.get_attribute("src") or ""
     view.get_by_label("number input for Frame", exact=True).fill("4")

@@ -38,6 +38,7 @@ from numpy.lib.format import open_memmap, write_array_header_1_0
 from tqdm import tqdm
 
 from common import terminal
+from common.io.colour import MATRICES, frame_colour
 from common.io.files import atomic_folder, check_output_folder
 from film.data.augment import CELL
 from film.data.teacher_flow import FlowTeacher, MiddleFlow, half_luma
@@ -47,7 +48,6 @@ ERROR_LIMIT = 14.0  # mean warp error, levels of 255, above which two frames sho
 FLAT = 4.0  # standard deviation, levels: below it there is no texture to learn from or to judge by
 BINS = np.geomspace(STILL, 96.0, 13)  # half octaves
 CUT_LEVEL, CUT_RATIO = 8.0, 3.0  # a cut changes the thumbnail by so many levels AND so many times its surroundings
-UNNAMED, BT709, BT601 = 2, 1, 5  # colour matrices as video files number them
 FILM, LICENCE = "bbb.mp4", "Big Buck Bunny (c) 2008 Blender Foundation, www.bigbuckbunny.org, CC-BY-3.0"
 
 
@@ -194,9 +194,7 @@ def windows(video: str | Path, centres: Sequence[int], reach: int) -> Iterator[t
         for number, decoded in enumerate(container.decode(stream)):
             if number < waiting[0] - reach:
                 continue
-            # A frame that names no colour matrix has that of its height, as in players.
-            by_height = BT709 if decoded.height >= 720 else BT601
-            matrix = by_height if int(decoded.colorspace) == UNNAMED else None
+            matrix = MATRICES.get(frame_colour(decoded).matrix)
             image = decoded.to_ndarray(format="rgb24", src_colorspace=matrix)
             luma, before = half_luma(image), thumbnail
             thumbnail = np.asarray(cv2.resize(luma, (32, 18), interpolation=cv2.INTER_AREA), np.float32)

@@ -258,17 +258,19 @@ class FilmEvaluation(Evaluation):
     ) -> dict[str, float | None]:
         """The `columns` of one method's frames, and the best moment."""
         first, metric = next(iter(self.metrics.items()))
+        values = self._values(here, triplet)
         scores: dict[str, float | None] = {}
         for prefix, prediction in (("", here), ("best ", best)):
             if prediction is not None:
-                scores[f"{prefix}{first}"] = metric(*pixels(prediction, triplet))
+                whole = values[first] if prediction is here else metric(*pixels(prediction, triplet))
+                scores[f"{prefix}{first}"] = whole
                 for name, mask in regions.items():
                     known = mask & np.isfinite(triplet.y).all(axis=-1)
                     pair = pixels(prediction, triplet, known)
                     scores[f"{prefix}{first} {name}"] = metric(*pair) if known.sum() >= SMALLEST else None
         if best is not None:
             scores["best moment"] = moment
-        return scores | self._values(here, triplet)
+        return scores | values
 
     def _values(self, prediction: Prediction, triplet: Triplet) -> dict[str, float]:
         """Each metric; where the truth is unknown, as the module says."""
@@ -305,7 +307,7 @@ class FilmEvaluation(Evaluation):
         for number, title in chosen.items():
             triplet = shrink(self.sets[name][number], self.scales[0])
             made = {key: method(triplet.x0, triplet.x1)(triplet.time) for key, method in methods.items()}
-            values = [f"{first} {metric(*pixels(p, triplet)):.{metric.digits}f}" for p in made.values()]
+            values = [f"{first} {self._values(p, triplet)[first]:.{metric.digits}f}" for p in made.values()]
             errors = [next(iter(made)), *[key for key in self.baselines if key in made][:1]]
             drawn.append(draw_row(triplet, made, values, title, list(dict.fromkeys(errors))))
         return drawn

@@ -26,7 +26,7 @@ def option(metavar: str, default: str, **more: Any) -> Any:
 class OutputOptions:
     fps: Annotated[Rate | None, option("RATE", "photos 30, a video as --factor says", constructor=str)] = None
     """Frames per second: 60, 23.976 or 30000/1001. A video keeps its duration."""
-    size: Annotated[str | None, option("SIZE", "as the input")] = None
+    size: Annotated[str | int | None, option("SIZE", "as the input", constructor=str)] = None
     """Output size: 1080p (shorter side), 1280 (longer side) or 1280x720."""
     fit: Annotated[Literal["crop", "pad", "resize"] | None, option("crop|pad|resize", "sizes must be equal")] = None
     """How to bring photos of different sizes, or a --size of another aspect ratio, to one size."""
@@ -74,14 +74,15 @@ class VideoOptions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkOptions:
-    memory: Annotated[str | None, option("SIZE", "four fifths of what is free")] = None
+    memory: Annotated[str | float | int | None, option("SIZE", "four fifths of what is free", constructor=str)] = None
     """Memory limit, such as 2GB; images that need more are computed in overlapping windows."""
     ensemble: Flag = False
     """Average over time reversal and horizontal mirroring: four times the computation, steadier frames."""
-    flow_scale: Annotated[str | None, option("1/N", "1, or by --memory")] = None
+    flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
     """Start flow estimation at 1/2, 1/4, 1/8 or 1/16 of the image's size: for large motion in large images."""
     precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
-    """Type of the activations. NVIDIA GPUs multiply float32 as TF32 unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
+    """Type of the activations and of the colours of new frames; bfloat16 has 8 significant bits. NVIDIA GPUs multiply
+    float32 as TF32 unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
     """Maximum number of frame pairs computed at once; fewer if memory is short."""
 
@@ -118,17 +119,19 @@ def parse_factor(factor: Rate | None) -> Fraction | None:
     return Fraction(text)
 
 
-def parse_memory(text: str) -> float:
-    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000). Raises ValueError for another text."""
+def parse_memory(text: str | float | int) -> float:
+    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000); of a number, itself. Raises ValueError for another text."""
+    if not isinstance(text, str):
+        return float(text)
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GM])B?", text.strip().upper())
     if not found:
         raise ValueError(f"--memory {text}: give a size such as 2GB or 800MB")
     return float(found[1]) * {"G": 1e9, "M": 1e6}[found[2]]
 
 
-def parse_scale(text: str) -> int:
-    """2 of 1/2. Raises ValueError for another text."""
-    found = re.fullmatch(r"(?:1/)?(1|2|4|8|16)", text.strip())
+def parse_scale(text: str | int) -> int:
+    """2 of 1/2 or 2. Raises ValueError for another text."""
+    found = re.fullmatch(r"(?:1/)?(1|2|4|8|16)", str(text).strip())
     if not found:
         raise ValueError(f"--flow-scale {text}: give 1, 1/2, 1/4, 1/8 or 1/16")
     return int(found[1])

@@ -24,7 +24,7 @@ from common.io.video_reader import VideoInfo, probe
 from film.config import MOST_TIMES
 from film.io.options import Options, PhotoOptions, VideoOptions, parse_factor, parse_memory, parse_scale, refuse
 from film.io.sources import Movie, Name, Photos, find_inputs, read_photos
-from film.photos import SMALLEST, Preparation, parse_size, prepare
+from film.photos import SMALLEST, Preparation, prepare, scaled_size
 from film.timeline import Timeline, of_movie, snapped
 
 PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
@@ -167,7 +167,8 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **
         raise ValueError(f"--sheet {options.sheet}: {path} does not say how long it is; leave --sheet out")
     fps = None if options.fps is None else parse_fps(options.fps)
     timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
-    size = (info.width, info.height) if options.size is None else parse_size(options.size, (info.width, info.height))
+    shown = info.width, info.height
+    size = shown if options.size is None else scaled_size(options.size, shown, options.fit, path)
     if options.bits is None and info.bits > 8 and Path(output).suffix.lower() not in (".gif", ".webp"):
         encoding = dataclasses.replace(encoding, bits=10)
     audio, sound = _sound(path, info, timeline.stretch, output, options.audio)

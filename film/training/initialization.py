@@ -1,9 +1,9 @@
 """Initialisation that estimates motion from the first step on.
 
 With random weights, L1 teaches FILM to blend long before it teaches motion: nothing in the flow predictors responds to
-motion yet, so their gradients are noise for tens of thousands of steps. The paper trains through it (3 M steps). Here
-three identities are written into some channels of the random initialisation; the others stay random, except the
-correlation's, which start at zero, and everything is trained from there.
+motion yet, so their gradients are noise for tens of thousands of steps. The paper trains through it (3 M steps), as its
+recipes do here (`glorot`). Else three identities are written into some channels of the random initialisation; the
+others stay random, except the correlation's, which start at zero, and everything is trained from there.
 
 1. `init_encoder`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
 2. `init_predictor`: with d = b - a and the mean gradient g, leaky ReLUs form |g + d| - |g - d| =
@@ -16,8 +16,12 @@ correlation's, which start at zero, and everything is trained from there.
 
 from __future__ import annotations
 
+import jax
 import numpy as np
+from flax import nnx
+from jaxtyping import PRNGKeyArray
 
+from common.nn.init import Keys
 from film.flow import FlowPredictor
 from film.fusion import COLORS, Fusion
 from film.model import Film
@@ -31,6 +35,16 @@ UNITS = 8  # per mixture of channels: 2 directions x (g + d, g - d) x both signs
 LUMA = (0.299, 0.587, 0.114)
 DERIVATIVE = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]]) / 8  # Sobel, per pixel
 CENTRE = np.pad([[1.0]], 1)  # the 3x3 tap that copies a pixel
+
+
+def glorot(model: Film, key: PRNGKeyArray) -> Film:
+    """Draws all kernels anew as the reference does, by Keras' default: uniform, of the variance 2 / (fan in + fan out)
+    (Glorot and Bengio, AISTATS 2010). Kernels of zeros stay."""
+    draw, keys = jax.nn.initializers.glorot_uniform(), Keys(key)
+    for _, conv in nnx.iter_modules(model):
+        if isinstance(conv, Conv):
+            conv.kernel[...] = draw(keys.params(), conv.kernel.shape) * conv.kernel[...].any()
+    return model
 
 
 def initialize(model: Film) -> Film:

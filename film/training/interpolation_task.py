@@ -29,7 +29,7 @@ from common.weights.porting import flatten, unflatten_like
 from film.config import FilmConfig
 from film.io.weights import load, save
 from film.model import Film, FilmOutput
-from film.training.initialization import initialize
+from film.training.initialization import glorot, initialize
 from film.visualization import ImageSummary, TripletSheet
 
 DTYPES = ("float32", "bfloat16")
@@ -52,7 +52,7 @@ class FilmTask:
     networks: Mapping[str, str] = field(default_factory=dict)
     image_summaries: Mapping[str, ImageSummary] = field(default_factory=lambda: {"triplets": TripletSheet()})
     start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder; may lack parts of ADDED
-    random_init: bool = False  # without `start_from`: as the reference, not by `film/training/initialization.py`
+    random_init: bool = False  # without `start_from`: kernels as the reference draws them, not by `initialize`
     levels: int | None = None  # pyramid levels while training; None: as the model
     dtype: str = "float32"  # of the network's computation, or bfloat16
     remat: bool = False  # recompute each stage's activations for the gradient: less memory, more time
@@ -75,7 +75,7 @@ class FilmTask:
 
     def init(self, key: PRNGKeyArray) -> Params:
         model = Film(self.model, rngs=Keys(key))
-        return nnx.to_pure_dict(nnx.state(model if self.random_init else initialize(model)))
+        return nnx.to_pure_dict(nnx.state(glorot(model, key) if self.random_init else initialize(model)))
 
     def start(self) -> Params | None:
         if self.start_from is None:

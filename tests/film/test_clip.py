@@ -26,6 +26,7 @@ from film.interpolator import Interpolator
 from film.io.options import Options
 from film.io.plan import make_plan
 from film.planning import ComputePlan
+from film.shots import is_still
 
 HEIGHT, WIDTH = 48, 64
 CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
@@ -170,32 +171,35 @@ def test_frames_between_photos(photos, network, options, expected):
     np.testing.assert_allclose(found, expected, atol=0.012)
 
 
-def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, capsys):
-    """Where the plan did not do for the first new frame; another failure is the error."""
+@pytest.mark.parametrize("given", [["a.png", "b.png"], ["a.png", "a.png", "b.png"]], ids=len)
+def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, capsys, given):
+    """Where the plan did not do for the first frame of the network, before which a still gap is faded; another failure
+    is the error."""
     big = np.float32(ramp(0.5) / 255).repeat(10, 0).repeat(10, 1)
     for name in ("a.png", "b.png"):
         write_image(name, big * np.float32(name == "a.png"))
     plans, fade, error = [], Interpolator._tasks, jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
 
     def fails(self, x0, x1, moments, times=1):
-        plans.append(self.plan)
-        if len(plans) <= times:
-            raise error
+        if not is_still(x0, x1):
+            plans.append(self.plan)
+            if len(plans) <= times:
+                raise error
         return fade(self, x0, x1, moments)
 
     monkeypatch.setattr("film.planning.BASE", 0)
     monkeypatch.setattr(Interpolator, "_tasks", fails)
-    film.convert(["a.png", "b.png"], "out", network, frames=3)
+    film.convert(given, "out", network, frames=3)
     first, second = plans
     assert second != first and second.memory <= first.memory / 2
     means = [read_image(path).mean() for path in sorted(Path("out").iterdir())]
-    np.testing.assert_allclose(means, np.linspace(1, 0, 5) * means[0], atol=0.01)
+    np.testing.assert_allclose(means[-5:], np.linspace(1, 0, 5) * means[0], atol=0.01)
     line = capsys.readouterr().err
     assert line.count("\n") == 1 and "640x480" in line
     plans.clear()
     monkeypatch.setattr(Interpolator, "_tasks", partialmethod(fails, times=2))
     with pytest.raises(MemoryError, match="640x480"):
-        film.convert(["a.png", "b.png"], "again", network, frames=3)
+        film.convert(given, "again", network, frames=3)
     assert len(plans) == 2
 
 

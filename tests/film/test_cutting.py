@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from synthetic_film import SIDE, SPEED, START, draw, write_film
 
-from film.data.cutting import EvaluationCut, TrainingCut, cut_evaluation, cut_training
+from common.io.video_reader import read_video
+from film.data.cutting import EvaluationCut, TrainingCut, cut_evaluation, cut_training, windows
 from film.data.teacher_flow import FlowTeacher, half_luma
 
 CUT = TrainingCut(first=2, last=21, gaps=(1, 2), size=96, candidates=4, seed=5)
@@ -127,6 +128,14 @@ def test_what_cannot_be_cut_is_refused_and_leaves_nothing(moving, training, tmp_
         cut_training(tmp_path / "none.mp4", tmp_path / "t")
     assert (training / "index.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["still.mp4"]
+
+
+def test_colours_are_those_of_the_reader(tmp_path):
+    """Of a wide film without a tag, too."""
+    video = write_film(tmp_path / "wide.mp4", [np.full((64, 1280, 3), (160, 60, 60), np.uint8)])
+    ((_, (frame,)),) = windows(video, [0], 0)
+    (shown,) = read_video(video)
+    np.testing.assert_allclose(frame.image / 255, shown.image, atol=2 / 255)
 
 
 @pytest.mark.parametrize(

@@ -294,6 +294,17 @@ def test_training_scores_parameters_as_the_full_evaluation_does(place):
     assert some.prepare() == ["film/psnr"] and some.score(task, params) == scores
 
 
+def test_a_metric_that_needs_neighbours_may_be_the_first(place, tmp_path):
+    metrics, sets = {"ssim": Ssim(), "psnr": Psnr()}, {"film": FolderTriplets(place / "triplets")}
+    own = FilmEvaluation(metrics, sets, ["dis-flow"], worst=1, progress=False, training_metrics=["ssim"])
+    own.run("average", tmp_path)
+    x0, y, x1 = (read_image(place / f"triplets/00001/im{i}.png") for i in (1, 2, 3))
+    assert float(rows_of(tmp_path)[0]["ssim"]) == pytest.approx(ssim(average(x0, x1)(0.5).image, y))
+    assert (tmp_path / "film.png").is_file()
+    task, params = types.SimpleNamespace(model=CONFIG), nnx.to_pure_dict(nnx.state(toy()))
+    assert own.score(task, params).keys() == {"film/ssim"}
+
+
 def test_triplets_are_read_once_up_to_the_limit_at_their_time(tmp_path):
     x0, x1 = textured(0), textured(0, seed=1)
     good = [Triplet(f"ok{i}", x0, 0.75 * x0 + 0.25 * x1, x1, 0.25) for i in range(2)]

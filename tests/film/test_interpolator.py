@@ -166,6 +166,7 @@ def test_midpoints_of_midpoints():
         for moment, near in zip(wanted, nearest, strict=True):
             assert abs(near - moment) <= moments.NEAR and 64 % near.denominator == 0
             assert moments.of_midpoints([moment, THIRD])[0] == near  # whatever else is asked
+    assert [moments.halvings(parts) for parts in (1, 2, 32, 3, 0, 2**17)] == [0, 1, 5, 6, 6, 6]
     fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64)]
     assert moments.of_midpoints(fine) == fine
     finest = Fraction(3, 2**16)

@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from recipe import DATA, STEP, config, manifest, model, pair, sampled, two_pairs
-from toy import assert_same_parameters, parameters, toy
+from toy import CONFIG, assert_same_parameters, parameters, toy
 
 from common.losses import l1
 from common.nn.init import blank
@@ -102,9 +102,11 @@ def test_sizes_of_the_presets(preset, count):
     assert config("full") == FilmConfig.paper() and manifest("full")["parameters"] == 34_436_667
 
 
-@pytest.mark.parametrize("size", [(13, 18), (3, 7), (1, 16)])
-def test_any_size_runs_and_comes_back(size):
-    out = toy()(*jax.random.uniform(jax.random.key(0), (2, 1, *size, 3)))
+@pytest.mark.parametrize(("size", "fused"), [((13, 18), 2), ((3, 7), 2), ((1, 16), 2), ((3, 7), CONFIG.pyramid_levels)])
+def test_any_size_runs_and_comes_back(size, fused):
+    out = toy(dataclasses.replace(CONFIG, fusion_pyramid_levels=fused))(
+        *jax.random.uniform(jax.random.key(0), (2, 1, *size, 3))
+    )
     assert out.image.shape == out.x0_warped.shape == (1, *size, 3)
     assert out.forward_flow[0].shape == (1, *size, 2)
     assert jnp.isfinite(out.image).all()

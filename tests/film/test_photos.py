@@ -13,7 +13,7 @@ from common.io.srgb import from_linear, to_linear
 from film import alignment, photos
 from film.alignment import common_view, corners, grey_thumbnail, register, rescaled, transform
 from film.photos import Preparation, common_size, expose, parse_size, prepare
-from film.visualization import comparison, flow_picture, inspection_sheet, mixing_weight
+from film.visualization import FROM_X0, FROM_X1, comparison, flow_picture, inspection_sheet, mixing_weight
 
 SCENE = shrink(read_image(Path(__file__).parents[1] / "data" / "plugins" / "astronaut.webp"), 384)
 HEIGHT, WIDTH = SCENE.shape[:2]
@@ -231,6 +231,12 @@ def test_pictures_to_look_at(size):
     output = FilmOutput(x0[None] + 0.5, [flow], [-flow], x0[None], x1[None])
     sheet = inspection_sheet(x0, x1, output, 0.5)
     assert sheet.ndim == 3 and sheet.min() >= 0 and sheet.max() <= 1
+    weights = (np.full((1, *size, 1), share, np.float32) for share in (0, 1))
+    first, second = (inspection_sheet(x0, x1, output._replace(weight=weight), 0.5) for weight in weights)
+    changed = (first != second).any(axis=-1)
+    for own, colour in ((first, FROM_X1), (second, FROM_X0)):  # the network's, whatever its colours would tell
+        np.testing.assert_allclose(own[changed], np.broadcast_to(colour, (changed.sum(), 3)), atol=1e-2)
+    assert changed.any()
     frame = comparison(x1, x0, x1, Fraction(1, 4))
     assert frame.shape == (size[0], 2 * size[1] + 2, 3)
     if min(size) > 2:

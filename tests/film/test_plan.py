@@ -37,6 +37,11 @@ def video(tmp_path, monkeypatch) -> Path:
     return encoded(Path("a.mkv"), [gradient(i) for i in range(6)], NTSC, sound=0.25)
 
 
+def test_numbers_may_be_numbers(photos):
+    plan = make_plan(photos, "clip.mp4", Options(size=12, memory=4e9, flow_scale=2, fps=25))
+    assert (plan.size, plan.memory, plan.flow_scale, plan.rate) == ((12, 8), 4e9, 2, 25)
+
+
 def test_a_plan_counts_and_leaves_no_trace(photos):
     before = sorted(Path().iterdir())
     plan = make_plan(photos, "new/clip.mp4", Options(times=16, sheet="other/sheet.png"))
@@ -103,6 +108,12 @@ def test_contradictory_options_of_a_video_are_one_line(video, options, value):
     assert sorted(Path().iterdir()) == [video]
 
 
+def test_another_shape_of_a_video_needs_a_fit(video):
+    assert "--fit" in refused(ValueError, make_plan, [video], "clip.mp4", Options(size="64x32"))
+    assert make_plan([video], "clip.mp4", Options(size="64x32", fit="crop")).size == (64, 32)
+    assert make_plan([video], "clip.mp4", Options(size="32x24")).size == (32, 24)
+
+
 def test_what_a_video_cannot_be(video):
     encoded(Path("one.mp4"), [gradient()])
     encoded(Path("raw.h264"), [gradient()] * 3)
@@ -134,8 +145,8 @@ def test_texts_of_numbers():
     assert [parse_factor(text) for text in ("4", "2.5", "5/2", 3, 0.5, Fraction(7, 3))] == [
         *(Fraction(text) for text in ("4", "5/2", "5/2", "3", "1/2", "7/3"))
     ]
-    assert [parse_memory(text) for text in ("2GB", "1.5g", "800 MB")] == [2e9, 1.5e9, 8e8]
-    assert [parse_scale(text) for text in ("1", "1/4", "16")] == [1, 4, 16]
+    assert [parse_memory(text) for text in ("2GB", "1.5g", "800 MB", 4e9, 7)] == [2e9, 1.5e9, 8e8, 4e9, 7]
+    assert [parse_scale(text) for text in ("1", "1/4", "16", 2)] == [1, 4, 16, 2]
     for parse, text in ((parse_factor, "1/0"), (parse_factor, "-2"), (parse_memory, "2"), (parse_scale, "1/3")):
         refused(ValueError, parse, text)
 

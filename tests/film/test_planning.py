@@ -1,6 +1,7 @@
 """Plans: whatever the image and the budget, what is planned fits, or one line says what would."""
 
 import itertools
+import math
 import subprocess
 import sys
 from collections import namedtuple
@@ -10,7 +11,16 @@ import pytest
 from common.nn.tiling import Tiling
 from film import planning
 from film.config import FilmConfig
-from film.planning import OVERLAP, ComputePlan, bucket, encoded_bytes, free_memory, make_compute_plan, network_bytes
+from film.planning import (
+    FRAME,
+    OVERLAP,
+    ComputePlan,
+    bucket,
+    encoded_bytes,
+    free_memory,
+    make_compute_plan,
+    network_bytes,
+)
 
 PAPER, SMALL = FilmConfig.paper(), FilmConfig.small()
 SIZES = [(720, 1280), (1080, 1920), (2160, 3840), (4000, 6000), (200, 5000), (37, 4096)]
@@ -160,6 +170,20 @@ def test_free_memory_is_what_ulimit_leaves():
     free, jax = output.split()
     assert 0 < float(free) < (3000000 * 1024 - 20e6) / planning.MAPPED  # the interpreter's own share is gone
     assert jax == "False"
+
+
+def test_windows_have_room_for_the_frames_that_wait():
+    """Frames of a gap that are made together, each with its flow and a window; or midpoints of the next ones."""
+    pixels, memory = 4000 * 6000, 8e9
+    one, many = (make_compute_plan(SMALL, (4000, 6000), memory=memory, together=count) for count in (1, 31))
+    assert one.tiled and one.window == many.window and 1 < many.together < 31
+    each = FRAME * (pixels + math.prod(many.window)) + 16 * pixels / many.flow_scale**2
+    assert one.memory + (many.together - 1) * each <= many.memory * 1.001 <= 1.001 * memory
+    shallow, deep = (make_compute_plan(PAPER, (4000, 6000), memory=memory, kept=kept, together=31) for kept in (3, 7))
+    assert shallow.together == deep.together == 1
+    for plan, frames in ((shallow, 7), (deep, 11)):
+        least = frames * FRAME * pixels + network_bytes(PAPER, math.prod(plan.window))
+        assert plan.tiled and memory >= plan.memory >= least
 
 
 def test_by_default_a_process_may_keep_what_it_has_and_take_most_of_the_rest(monkeypatch):

@@ -42,6 +42,17 @@ def test_a_flash_or_a_fade_is_no_cut():
         assert not is_cut(thumbnail(image), thumbnail(image + np.float32(light)))
 
 
+def test_plain_frames_fade_or_are_cut():
+    def small(image: np.ndarray | float) -> np.ndarray:
+        return thumbnail(np.broadcast_to(np.float32(image), (192, 256, 3)))
+
+    picture = scene(0)
+    for a, b in ((0.5, 0.5), (0.5, 0.4), (0, 0.1 * picture), (1, 0.9 + 0.1 * picture)):
+        assert not is_cut(small(a), small(b)) and not is_cut(small(b), small(a))
+    for a, b in ((0, 1), (0, picture), (1, picture)):
+        assert is_cut(small(a), small(b)) and is_cut(small(b), small(a))
+
+
 @pytest.mark.parametrize("size", [(2, 2), (1, 600), (5, 3), (48, 256)])
 def test_tiny_and_wide_frames_have_thumbnails(size):
     small = thumbnail(np.random.default_rng(0).random((*size, 3)).astype(np.float32))
@@ -52,6 +63,7 @@ def test_noise_is_still_and_a_small_motion_is_not():
     image = shot(0)
     noise = np.random.default_rng(0).normal(0, 0.002, image.shape).astype(np.float32)
     assert is_still(image, image) and is_still(image, image + noise)
+    assert is_still(image.astype(np.float16), (image + noise).astype(np.float16))
     moved = image.copy()
     moved[60:70, 60:70] = 1 - moved[60:70, 60:70]
     assert not is_still(image, moved)

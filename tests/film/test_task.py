@@ -12,6 +12,7 @@ from toy import CONFIG, parameters, toy
 from translation import MOTION, SIDE, batch, partly_valid
 
 import film
+from common.nn.init import COMPILE_FAST
 from common.training.mesh import make_mesh, shard_batch
 from common.training.objectives import L1, Scope, Vgg
 from common.training.task import Context
@@ -151,6 +152,21 @@ def test_at_the_start_flow_points_along_the_motion_and_the_image_is_the_mean(con
         assert along.min() > 0.3 and (np.abs(across) < 0.5 * along).all()
     assert float(jnp.abs(out.image - 0.5 * (out.x0_warped + out.x1_warped)).mean()) < 0.05
     assert float(jnp.abs(out.image - data["y"]).mean()) < 0.1
+
+
+def test_a_random_start_is_that_of_the_reference():
+    """Keras' default; what starts at zero stays."""
+    config = dataclasses.replace(SMALL_START, coverage=True, sided_levels=1, fusion_pyramid_levels=3)
+    init = jax.jit(FilmTask(config, random_init=True).init, compiler_options=COMPILE_FAST)
+    values = {path: np.asarray(value) for path, value in flatten(init(jax.random.key(0))).items()}
+    zeros = {path for path, value in values.items() if not value.any()}
+    assert zeros == {path for path in values if "hints" in path or "sides" in path or path.endswith("bias")}
+    for path in values.keys() - zeros:
+        *window, inputs, outputs = values[path].shape
+        limit = np.sqrt(6 / (np.prod(window) * (inputs + outputs)))
+        assert np.abs(values[path]).max() <= limit
+        if values[path].size > 1000:
+            assert values[path].std() == pytest.approx(limit / np.sqrt(3), rel=0.1)
 
 
 def test_training_starts_from_given_weights_with_fewer_levels(tmp_path):

@@ -1,5 +1,6 @@
 """Windows: their weights sum to one, and an image in windows is the image as a whole, without seams."""
 
+import weakref
 from functools import partial
 
 import jax
@@ -86,6 +87,16 @@ def test_several_devices_and_frames_share_the_windows(config):
     model, row = toy(config), ((96, 576), (96, 288))
     both = frames(model, ComputePlan(*row, 2, 2, 2, 0.0), count=3, devices=2)
     np.testing.assert_array_equal(both, frames(model, ComputePlan(*row, 2, 2, 1, 0.0), count=3))
+
+
+@pytest.mark.long
+def test_a_frame_that_has_been_given_is_not_kept():
+    row, given = (96, 576), []
+    plan = ComputePlan(row, (96, 288), 2, 2, 3, 0.0)
+    interpolator = Interpolator(toy(DIRECT), row, plan=plan, devices=jax.local_devices()[:1])
+    for frame in interpolator.between(*(scene(*row, time) for time in (0, 1)), even(3)):
+        given.append(weakref.ref(frame if frame.base is None else frame.base))
+        assert given[-1]().shape == (*row, 3) and not any(reference() is not None for reference in given[:-2])
 
 
 def test_windows_where_nothing_moves_are_not_computed(monkeypatch):
