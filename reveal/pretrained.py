@@ -13,6 +13,8 @@ WEIGHTS, MEMORY = "weights.safetensors", "memory"
 def weights(name: str | Path | None = None) -> Path:
     """The file of the shipped weights for None or their name, of a run's folder, of an address, or the path itself.
     Raises FileNotFoundError for a missing one, and as `Shipped.find`."""
+    if name is None and not (DATA / WEIGHTS).is_file():
+        raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
     path = Shipped(DATA.parent, WEIGHTS, DATA.name, "weights", "a file, the folder of a run").find(name)
     if path.is_dir() and not (path / WEIGHTS).is_file():
         raise FileNotFoundError(f"{path} has no {WEIGHTS}, which a run writes at its end: name another")
