@@ -209,12 +209,13 @@ def run_steps(steps: int, repeats: int) -> dict[str, Any]:
     import jax.numpy as jnp
     from flax import nnx
 
+    from common.nn.init import split
     from common.runtime import keep_freed_memory
     from plugins.diffusion.steering import COND, UNCOND, Conditioning
 
     keep_freed_memory()
     unet = diffusion.UNet(unet_config(True), rngs=nnx.Rngs(0))
-    graph, params = diffusion.compiled.split(unet)
+    graph, params = split(unet)
     keys, states = diffusion.samplers.keys_of_seeds([0]), jnp.zeros((1, TOKENS, 768))
     branches = dict.fromkeys((UNCOND, COND), Conditioning(states))
     arrays = (params, keys, branches, None, jnp.float32(7.5))

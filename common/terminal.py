@@ -258,12 +258,9 @@ def _texts(kind: type) -> dict[str, str]:
 
 
 def program(main: Callable[..., None]) -> None:
-    """Runs a small program with the arguments of `main`; a user error is one line and exit code 2."""
-    try:
+    """Runs a small program with the arguments of `main`; errors as of `exits`."""
+    with exits("error", out_of_memory="give less, or close other programs"), stopping("run it again to finish"):
         tyro.cli(main)
-    except (ValueError, OSError) as error:
-        complain(f"error: {error}")
-        raise SystemExit(2) from error
 
 
 def say(text: str = "", end: str = "\n") -> None:

@@ -27,5 +27,4 @@ def main(serving: tyro.conf.OmitArgPrefixes[terminal.Serving]) -> None:
 
 
 if __name__ == "__main__":
-    with terminal.exits("web", out_of_memory="give a smaller size"):
-        terminal.program(main)
+    terminal.program(main)

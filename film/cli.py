@@ -41,7 +41,7 @@ from film.io.options import (
     option,
 )
 from film.io.plan import make_plan
-from film.io.pretrained import WEIGHTS, find, names
+from film.io.pretrained import SHIPPED, find
 
 PROGRAM = "film"
 MOST_KEPT = 32 << 20  # bytes; a larger buffer goes back to the kernel, so that large images peak low
@@ -104,10 +104,7 @@ class Info(Printing):
         if self.list:
             from common.weights import at_hand
 
-            if self.weights is not None:
-                raise ValueError("--list lists all weights on this machine: leave out the name")
-            rows = [*at_hand.shipped(WEIGHTS / name for name in names()), *at_hand.cached(PROGRAM)]
-            self.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+            self.write(*at_hand.listing(self.weights, SHIPPED.folder, PROGRAM))
             return
         import jax
         from flax import nnx

@@ -39,6 +39,7 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from common.nn.init import split
 from common.nn.remat import remat as rematerialised
 from film.config import FilmConfig
 from film.flow import FlowEstimator
@@ -112,9 +113,8 @@ class Film(nnx.Module):
             raise ValueError(f"frames of different shapes {x0.shape} and {x1.shape}: resize or crop them to one size")
         if not isinstance(time, Tracer) and not (np.min(time) >= 0 and np.max(time) <= 1):
             raise ValueError(f"time is {np.ravel(time).tolist()}: give numbers from 0 (x0) to 1 (x1)")
-        graphdef, params = nnx.split(self)
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))
-        return _interpolate(graphdef, nnx.to_pure_dict(params), jnp.asarray(x0), jnp.asarray(x1), times)
+        return _interpolate(*split(self), jnp.asarray(x0), jnp.asarray(x1), times)
 
     def encode(self, images: Image, stage: Stage = whole) -> tuple[Pack, Encoded]:
         """The finest level of each frame, and the others. No padding is done here."""

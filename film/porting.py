@@ -1,4 +1,4 @@
-"""FILM weights of other programs -> ours, and back.
+"""FILM weights of other programs -> ours.
 
 Four vocabularies name the same convolutions. Each row of `convolutions` is one convolution in all of them:
 
@@ -21,9 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from common.io.tensor_files import TensorFiles
 from common.io.tf_checkpoint import read_tf_checkpoint
@@ -129,28 +127,10 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
     return _port(tensors, "bundle" if bundle else "checkpoint", config)
 
 
-def to_tf_variables(model: Film) -> dict[str, np.ndarray]:
-    """The inverse of `from_tf_variables`."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "variables"))
-
-
-def to_torch(model: Film) -> dict[str, np.ndarray]:
-    """The inverse of `from_torch`: a state dict of the PyTorch port."""
-    return porting.export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, "torch"))
-
-
-def from_params(params: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from our own flat parameters, as `common.weights.model_file.load_weights` gives them."""
-    graphdef, shapes = blank(Film, config, len(params))
-    on_device = {path: jnp.asarray(value) for path, value in params.items()}  # once, not at each call
-    return nnx.merge(graphdef, porting.unflatten_like(on_device, shapes))
-
-
 def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig) -> Film:
     table = key_table(config, vocabulary)
-    return from_params(
-        porting.port(source, table, blank(Film, config)[1], lambda key: bool(NOT_WEIGHTS.search(key))), config
-    )
+    ported = porting.port(source, table, blank(Film, config)[1], lambda key: bool(NOT_WEIGHTS.search(key)))
+    return porting.assemble(Film, config, ported)
 
 
 def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Mapping[str, np.ndarray]:

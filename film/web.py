@@ -18,7 +18,7 @@ from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, one_line
 from film.clip import compute_plan, run
 from film.io.options import Options
 from film.io.plan import make_plan
-from film.io.pretrained import DEFAULT, names
+from film.io.pretrained import SHIPPED
 from film.io.weights import load
 
 MOST_FRAMES = 1000  # of a clip
@@ -33,7 +33,7 @@ class Clips:
 
     def __init__(self, weights: str | None):
         self.network = functools.lru_cache(maxsize=2)(load)
-        self.choices = list(dict.fromkeys([weights or DEFAULT, *names()]))
+        self.choices = list(dict.fromkeys([weights or SHIPPED.default, *SHIPPED.names()]))
         self.network(self.choices[0])  # a wrong name is refused before the page is there
 
     def make(

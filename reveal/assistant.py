@@ -33,8 +33,7 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from reveal import pretrained
-from reveal.memory.engines.engine import SearchResult
-from reveal.memory.items import Item
+from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
@@ -179,12 +178,12 @@ class Assistant:
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
         query, view = self.query_of_best_view(image, question, sources if k else ())
-        retrieved, values, scores, picture = retrieve(self.memory, query, k, sources, self.model.config)
+        found, retrieved, values, scores, picture = self._retrieve(query, k, sources)
         decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
         output = jax.device_get(self._answer(self._params, query, values, scores, retrieved.present, decoding))
         numbers = np.stack([scores[0], output.prior, output.shares, output.effects], axis=1)
         numbers = numbers[retrieved.present[0]].tolist()
-        items = tuple(RetrievedItem(item, *row) for item, row in zip(self._items(retrieved), numbers, strict=True))
+        items = tuple(RetrievedItem(item, *row) for item, row in zip(found, numbers, strict=True))
         log_gate = np.asarray(query.log_gate[0], np.float64)
         gate = dict(zip(self.processor.sources, np.exp(log_gate).tolist(), strict=True))
         text, log_probability = self.processor.tokenizer.decode(output.tokens), float(output.log_probability)
@@ -206,8 +205,8 @@ class Assistant:
             raise ValueError("nothing to search by: give a text, a picture, or both")
         k = items_to_find(self.memory, k, MOST_FOUND, sources)
         query, _ = self.query_of_best_view(image, text, sources)
-        retrieved, _, scores, _ = retrieve(self.memory, query, k, sources, self.model.config)
-        return list(zip(self._items(retrieved), scores[retrieved.present].tolist(), strict=True))
+        found, retrieved, _, scores, _ = self._retrieve(query, k, sources)
+        return list(zip(found, scores[retrieved.present].tolist(), strict=True))
 
     def query(self, image: Picture | None, text: str) -> Query:
         """The encoded question; in place of no image a network may have a blank one."""
@@ -241,15 +240,22 @@ class Assistant:
     def layout(self) -> Layout:
         return layout_of(self.model, self.processor.sources)
 
-    def _items(self, found: SearchResult) -> list[Item]:
-        """The items that the search for one query has found."""
-        return [] if self.memory is None else self.memory.items(found.ids[found.present])
+    def _retrieve(self, query: Query, k: int, sources: Sequence[str] | None) -> tuple[Any, ...]:
+        """The items for one query, and what `retrieve` returns: of one version of the memory."""
+
+        def found() -> tuple[Any, ...]:
+            result, *rest = retrieve(self.memory, query, k, sources, self.model.config)
+            return [] if self.memory is None else self.memory.items(result.ids[result.present]), result, *rest
+
+        return found() if self.memory is None else self.memory.of_one_version(found)
 
 
 def items_to_find(memory: Memory | None, k: int | None, default: int, sources: Sequence[str] | None) -> int:
-    """k, or for None the default or all there are. Raises ValueError for k below 1, or above what there is."""
+    """k, or for None the default or all there are, in the version of the memory that is there now: it is opened. Raises
+    ValueError for k below 1, or above what there is."""
     if memory is None:
         raise ValueError("there is no memory to search: name one, or ask with k=0")
+    memory.reopen()
     counts = memory.sources
     for name in sources or ():
         memory.layout.number(name)
@@ -334,7 +340,8 @@ def as_json(item: Item) -> dict[str, Any]:
 
 def text_of(item: Item) -> str:
     """The values of all fields on one line, for people."""
-    return " | ".join(map(str, item.fields.values()))
+    values = item.fields.values()
+    return " | ".join(", ".join(one) if isinstance(one, list) and is_text(one) else str(one) for one in values)
 
 
 def short(text: str, longest: int = LONGEST) -> str:

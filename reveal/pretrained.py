@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from common.weights.remote import local
+from common.weights.shipped import Shipped
 
 DATA = Path(__file__).parent / "weights" / "countries"
 WEIGHTS, MEMORY = "weights.safetensors", "memory"
@@ -12,17 +12,11 @@ WEIGHTS, MEMORY = "weights.safetensors", "memory"
 
 def weights(name: str | Path | None = None) -> Path:
     """The file of the shipped weights for None or their name, of a run's folder, of an address, or the path itself.
-    Raises FileNotFoundError for a missing one, and as `common.weights.remote.local`."""
-    if not is_shipped(name):
-        path = local(str(name))
-        path = path / WEIGHTS if path.is_dir() else path
-        if not path.is_file():
-            ways = f"a file, the folder of a run, hf:OWNER/NAME, or the shipped name {DATA.name}"
-            raise FileNotFoundError(f"no weights {str(name)!r} ({path} is not there): give {ways}")
-        return path
-    if not (DATA / WEIGHTS).is_file():
-        raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
-    return DATA / WEIGHTS
+    Raises FileNotFoundError for a missing one, and as `Shipped.find`."""
+    path = Shipped(DATA.parent, WEIGHTS, DATA.name, "weights", "a file, the folder of a run").find(name)
+    if path.is_dir() and not (path / WEIGHTS).is_file():
+        raise FileNotFoundError(f"{path} has no {WEIGHTS}, which a run writes at its end: name another")
+    return path / WEIGHTS if path.is_dir() else path
 
 
 def memory(name: str | Path | None = None) -> Path:

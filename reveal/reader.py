@@ -22,6 +22,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from common.nn.init import split
 from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.items import Item
@@ -65,8 +66,7 @@ class Reader:
         self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
     ):
         self.model, self.memory, self.read_item, self._batch = model, memory, read_item, batch
-        self._graph, state = nnx.split(model)
-        self._params = nnx.to_pure_dict(state)
+        self._graph, self._params = split(model)
 
     def ask(
         self,
@@ -102,7 +102,11 @@ class Reader:
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
     def best_views(
-        self, tokens: Int[np.ndarray, "b n"], views: Float[np.ndarray, "b v s s 3"], costs: Float[np.ndarray, " v"]
+        self,
+        tokens: Int[np.ndarray, "b n"],
+        views: Float[np.ndarray, "b v s s 3"],
+        costs: Float[np.ndarray, " v"],
+        sources: Sequence[str] | None = None,
     ) -> Float[np.ndarray, "b s s 3"]:
         """The view of each question's image that the memory knows best, at these costs (`best_view`)."""
         if self.memory is None or views.shape[1] == 1:
@@ -113,7 +117,7 @@ class Reader:
             for row, own in enumerate(views[start : start + self._batch]):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
                 vectors = call(self._graph, "view_vectors", self._params, query, own)
-                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, None)
+                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, sources)
                 chosen.append(own[best])
             start += self._batch
         return np.stack(chosen)
@@ -171,19 +175,17 @@ def retrieve(
         return SearchResult(ids, scores, ids, 0), values, scores, np.zeros(len(scores), np.float32)
     if memory is None:
         raise ValueError(f"k is {k}, but there is no memory: give one, or ask with k=0")
-    while True:
+
+    def found() -> tuple[Any, ...]:
         result = memory.search(np.asarray(query.vector), k, sources, np.asarray(query.log_gate))
-        found = result.present[:, 0] & (config.tower is not None)
-        try:
-            values = np.asarray(memory.values(result.ids), np.float32)
-            keys = memory.keys(result.ids[found, 0])
-        except ValueError:
-            if memory.version == result.version:
-                raise
-            continue  # another program has deleted an item since, and removed its files
-        picture = np.zeros(len(found), np.float32)
-        picture[found] = (np.asarray(query.vector)[found] * keys)[:, config.key_dim :].sum(axis=1)
-        return result, values, np.where(result.present, result.scores, 0).astype(np.float32), picture
+        seen = result.present[:, 0] & (config.tower is not None)
+        return result, seen, memory.values(result.ids), memory.keys(result.ids[seen, 0])
+
+    result, seen, values, keys = memory.of_one_version(found)
+    picture = np.zeros(len(seen), np.float32)
+    picture[seen] = (np.asarray(query.vector)[seen] * keys)[:, config.key_dim :].sum(axis=1)
+    scores = np.where(result.present, result.scores, 0).astype(np.float32)
+    return result, np.asarray(values, np.float32), scores, picture
 
 
 def text_mean(query: Query, length: int) -> Float[Array, "b d"]:

@@ -42,8 +42,8 @@ from common.nn.init import blank
 from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
 from common.weights.two_tower_files import load_two_towers
-from reveal.assistant import MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
-from reveal.memory.items import Item
+from reveal.assistant import BEAMS, MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
+from reveal.memory.items import Item, is_text
 from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
@@ -54,6 +54,7 @@ from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
 from reveal.processing.two_tower_processor import TwoTowerProcessor
 from reveal.reader import batches, call
+from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
 
 LIFT = 4.0  # above twice the largest cosine
@@ -163,8 +164,8 @@ class TwoTowerAssistant:
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_FOUND, sources)
-        ids, scores = self._ranked(memory, image, text, k, sources)
-        return list(zip(memory.items(ids), scores.tolist(), strict=True))
+        items, scores = memory.of_one_version(self._ranked, memory, image, text, k, sources)
+        return list(zip(items, scores.tolist(), strict=True))
 
     def ask(
         self,
@@ -177,11 +178,10 @@ class TwoTowerAssistant:
         """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
         was found. Raises as `Assistant.ask`, and without a memory."""
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
-        ids, scores = self._ranked(memory, image, question, k, sources)
-        items = memory.items(ids)
+        items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
-            decoding = decoding or Decoding(self.processor.answer_length)
+            decoding = decoding or Decoding(self.processor.answer_length, BEAMS)
             answer, likely, effects = self.t5.answer(question.strip() or DESCRIBE, passages, decoding)
             weight = np.maximum(-effects, 0)
         else:
@@ -196,17 +196,16 @@ class TwoTowerAssistant:
 
     def _quote(self, image: Picture | None, question: str, items: Sequence[Item]) -> tuple[str, float, int]:
         """The sentence that answers, its log-probability among those of its item, and the item's place."""
-        place = next((n for n, item in enumerate(items) if str(item.fields.get("text") or "").strip()), None)
-        if place is None:
-            origin = items[0].fields.get("from")
-            return (str(origin["file"]) if isinstance(origin, Mapping) else ". ".join(items[0].texts())), 0.0, 0
-        sentences = [one for one in SENTENCE.split(str(items[place].fields["text"])) if one.strip()]
+        place, sentences = next(((n, found) for n, item in enumerate(items) if (found := sentences_of(item))), (0, []))
+        if not sentences:
+            origin = origin_of(items[0])
+            return ("" if origin is None else origin["file"]), 0.0, 0
         asked = self._query(image if not question.strip() else None, question)
         rows = np.stack([self.processor.tokenizer(one)[0] for one in sentences])
         cosines = self.vectors({"tokens": rows}, SENTENCES)["text"] @ asked[0]
         logits = self._scale * cosines
         best = int(np.argmax(cosines))
-        return sentences[best].strip(), float(logits[best] - np.logaddexp.reduce(logits)), place
+        return sentences[best], float(logits[best] - np.logaddexp.reduce(logits)), place
 
     def _memory(self) -> Memory:
         if self.memory is None:
@@ -225,8 +224,8 @@ class TwoTowerAssistant:
 
     def _ranked(
         self, memory: Memory, image: Picture | None, text: str, k: int, sources: Sequence[str] | None
-    ) -> tuple[Int[np.ndarray, " k"], Float[np.ndarray, " k"]]:
-        """Ids and scores of the k best items, by merged ranks."""
+    ) -> tuple[list[Item], Float[np.ndarray, " k"]]:
+        """The k best items and their scores, by merged ranks."""
         dim, rows = self.config.projection_dim, []
         for vector in self._query(image, text):
             for place in (0, 1):
@@ -244,7 +243,7 @@ class TwoTowerAssistant:
                     ranks[one] = min(rank, ranks.get(one, rank))
                     cosines[one] = max(score - LIFT, cosines.get(one, -1.0))
         if text.strip() and len(memory) <= MOST:
-            if self._keywords is None or self._keywords.version != memory.version:
+            if self._keywords is None or self._keywords.manifest != memory.manifest:
                 self._keywords = Keywords(memory)
             numbers = None if sources is None else [memory.layout.number(name) for name in sources]
             ranked = self._keywords.search(text, depth, numbers).tolist()
@@ -254,7 +253,7 @@ class TwoTowerAssistant:
             for one, rank in ranks.items():
                 weights[one] = weights.get(one, 0.0) + (1 + RANKS) / (1 + rank + RANKS) / len(parts)
         best = sorted(weights, key=lambda one: (-weights[one], -cosines.get(one, 1.0), one))[:k]
-        return np.array(best, np.int64), np.array([weights[one] for one in best], np.float32)
+        return memory.items(best), np.array([weights[one] for one in best], np.float32)
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
@@ -267,6 +266,15 @@ class TwoTowerAssistant:
                 ]
                 vectors[name] = np.concatenate(parts)[: len(rows[given])]
         return vectors
+
+
+def sentences_of(item: Item) -> list[str]:
+    """What an answer may quote: the sentences of the field `text`, without any those of all texts."""
+    for values in ([item.fields.get("text", "")], item.fields.values()):
+        texts = [text for value in values if is_text(value) for text in ([value] if isinstance(value, str) else value)]
+        if found := [one.strip() for text in texts for one in SENTENCE.split(text) if one.strip()]:
+            return found
+    return []
 
 
 AnyAssistant = Assistant | TwoTowerAssistant

@@ -11,13 +11,20 @@ from typing import Any
 HALF = re.compile("[\ud800-\udfff]")  # of a surrogate pair
 
 
-def parse_json(text: str, **hooks: Any) -> Any:
-    """`json.loads` with these hooks; half surrogate pairs become U+FFFD. Raises ValueError."""
+def parse_json(text: str | bytes, where: object = "", kind: type = object, **hooks: Any) -> Any:
+    """`json.loads` with these hooks, of a text or of UTF-8; half surrogate pairs become U+FFFD. Raises ValueError, also
+    for a value of another `kind`, with `where` before it."""
     try:
+        text = text if isinstance(text, str) else text.decode("utf-8-sig")
         value = json.loads(text, **hooks)
-        return _whole(value) if "\\ud" in text or "\\uD" in text else value
-    except RecursionError:
-        raise ValueError("too deep") from None
+        value = _whole(value) if "\\ud" in text or "\\uD" in text else value
+        if not isinstance(value, kind):
+            raise ValueError(f"{type(value).__name__}, not {kind.__name__}")
+        return value
+    except (ValueError, RecursionError) as error:
+        reason = "too deep" if isinstance(error, RecursionError) else str(error)
+        text = f"{where}: no JSON as expected ({reason}); copy or write it again" if where else reason
+        raise ValueError(text) from error
 
 
 def _whole(value: Any) -> Any:

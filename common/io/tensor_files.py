@@ -150,15 +150,9 @@ def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
     return tensors
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises ValueError if the file holds anything else."""
-    try:
-        value = parse_json(require_file(path).read_text("utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: expected JSON, found something else ({error}); copy it again") from error
-    if not isinstance(value, dict):
-        raise ValueError(f"{path}: expected a JSON object, found {type(value).__name__}; name the right file")
-    return value
+def read_json(path: str | Path, kind: type = dict) -> Any:
+    """The JSON object, or the value of another `kind`, in a file. Raises ValueError for anything else."""
+    return parse_json(require_file(path).read_bytes(), path, kind)
 
 
 def refuse_pickle(*paths: Path, instead: str = "") -> None:

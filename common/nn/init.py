@@ -44,6 +44,12 @@ def init_params(network: type, config: Any, key: PRNGKeyArray) -> dict[Any, Any]
     return nnx.to_pure_dict(nnx.state(network(config, rngs=Keys(key))))
 
 
+def split(network: nnx.Module) -> tuple[Any, dict[Any, Any]]:
+    """A network's graph, and its parameters as a pure nested dict."""
+    graph, state = nnx.split(network)
+    return graph, nnx.to_pure_dict(state)
+
+
 @functools.lru_cache(maxsize=8)
 def blank(network: type, config: Any, most: int | None = None) -> tuple[Any, dict[Any, Any]]:
     """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
@@ -52,5 +58,4 @@ def blank(network: type, config: Any, most: int | None = None) -> tuple[Any, dic
     `most` is the number of tensors in a file: a config that claims a million layers is refused by ValueError before
     they are made."""
     most = most and max(most, FEW)
-    graphdef, state = nnx.split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0), most))))
-    return graphdef, nnx.to_pure_dict(state)
+    return split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0), most))))

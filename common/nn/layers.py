@@ -1,4 +1,4 @@
-"""Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding, depthwise convolution.
+"""Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding; convolutions.
 
 Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
 `weight`/`bias`, with kernels transposed, so porting needs nothing but these names (`common/weights/torch_names.py`).
@@ -10,6 +10,7 @@ Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that bia
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +59,14 @@ class Embedding(nnx.Module):
         table = self.embedding[...]
         # In float32, so that the gradient of a frequent id is added up in it: in bfloat16 a sum of ones ends at 256.
         return table.astype(jnp.float32)[ids].astype(table.dtype)
+
+
+def convolution(
+    x: Float[Array, "b h w c"], kernel: Float[Array, "k l i o"], stride: int = 1, padding: Any = "SAME", groups: int = 1
+) -> Float[Array, "b h2 w2 o"]:
+    """`padding` as `lax.conv_general_dilated` takes it; `groups` of channels are convolved apart."""
+    strides, layout = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(x, kernel, strides, padding, dimension_numbers=layout, feature_group_count=groups)
 
 
 def depthwise(

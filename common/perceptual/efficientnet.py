@@ -43,8 +43,8 @@ from jax import lax
 from jaxtyping import Array, Float, UInt8
 
 from common.io.torch_file import read_torch
-from common.nn.layers import depthwise
-from common.perceptual.vgg import convolution, f32
+from common.nn.layers import convolution, depthwise
+from common.perceptual.vgg import f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 

@@ -43,7 +43,8 @@ from jaxtyping import Array, Float
 
 from common.evaluation.metrics import Metric, Picture
 from common.io.torch_file import read_torch
-from common.perceptual.vgg import convolution, f32
+from common.nn.layers import convolution
+from common.perceptual.vgg import f32
 from common.weights.model_file import load_weights, save_weights
 from common.weights.porting import OIHW_TO_HWIO, Entry, Table, port, unflatten_like
 from common.weights.remote import is_address, local

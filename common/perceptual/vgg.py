@@ -39,6 +39,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from common.nn.layers import convolution
+
 Params = dict[str, dict[str, Any]]  # {"conv1_1": {"kernel": 3 3 3 64 (HWIO), "bias": 64}, ...}
 Pooling = Literal["average", "max"]
 
@@ -94,12 +96,6 @@ def layer_names(depth: int) -> tuple[str, ...]:
     if depth not in CONVOLUTIONS:
         raise ValueError(f"VGG-{depth} is not known; choose one of {', '.join(map(str, CONVOLUTIONS))}")
     return tuple(f"conv{b}_{i}" for b, n in enumerate(CONVOLUTIONS[depth], 1) for i in range(1, n + 1))
-
-
-def convolution(x: Float[Array, "b h w i"], kernel: Any, stride: int = 1, padding: Any = "SAME") -> Array:
-    """Of images b h w i with a kernel h w i o; `padding` as `jax.lax.conv_general_dilated` takes it."""
-    steps, axes = (stride, stride), ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, kernel, steps, padding, dimension_numbers=axes)
 
 
 def f32(*shape: int) -> jax.ShapeDtypeStruct:

@@ -2,13 +2,22 @@
 
 Everything is a function of the seed and a position (`grain.MapDataset`): example i is drawn from the seed and i alone.
 So a process takes every count-th batch, threads change no value, and an iterator set to a position resumes exactly.
+A record that cannot be read is skipped (`Readable`).
 """
 
+import logging
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import grain
 import jax
+
+log = logging.getLogger(__name__)
+NAMED = 3  # unreadable records that the log names, per source
+PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,30 +39,59 @@ class Batched(ABC):
     def batches(
         self, seed: int, process_index: int | None = None, process_count: int | None = None
     ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it; raises as `dataset`."""
-        return batches(self.dataset(seed), self.batch_size, self.threads, self.buffer, process_index, process_count)
+        """The endless stream of this seed, or this process's part of it, with `get_state` and `set_state`.
+
+        Each of `process_count` processes (default: JAX's) gets its equal part of a batch: their batches, joined in
+        order, are those of one process. Raises as `dataset`, and ValueError for a batch that cannot be divided."""
+        index = jax.process_index() if process_index is None else process_index
+        count = jax.process_count() if process_count is None else process_count
+        if self.batch_size % count or not 0 <= index < count:
+            split = f"cannot be split for process {index} of {count}"
+            raise ValueError(f"batch_size {self.batch_size} {split}: give a multiple")
+        dataset = self.dataset(seed).batch(self.batch_size // count, drop_remainder=True)
+        if count > 1:
+            dataset = dataset[index::count]
+        options = grain.ReadOptions(num_threads=self.threads, prefetch_buffer_size=self.buffer)
+        return iter(dataset.to_iter_dataset(options))
 
 
-def batches(
-    dataset: grain.MapDataset,
-    batch_size: int,
-    threads: int = 1,
-    buffer: int = 8,
-    process_index: int | None = None,
-    process_count: int | None = None,
-) -> grain.DatasetIterator:
-    """The iterator of batches (dicts of arrays), with `get_state` and `set_state`.
+class Readable:
+    """Records by number, and in place of one that cannot be read the next one that can.
 
-    `dataset` repeats without end and gives dicts. `batch_size` is the global one, of which each of `process_count`
-    processes gets its equal part (default: JAX's processes): their batches, joined in order, are those of one process.
-    `threads` prepare up to `buffer` batches ahead. Raises ValueError for a batch that cannot be divided.
-    """
-    index = jax.process_index() if process_index is None else process_index
-    count = jax.process_count() if process_count is None else process_count
-    if batch_size % count or not 0 <= index < count:
-        raise ValueError(f"batch_size {batch_size} cannot be split for process {index} of {count}: give a multiple")
-    dataset = dataset.batch(batch_size // count, drop_remainder=True)
-    if count > 1:
-        dataset = dataset[index::count]
-    options = grain.ReadOptions(num_threads=threads, prefetch_buffer_size=buffer)
-    return iter(dataset.to_iter_dataset(options))
+    So batches keep their size and processes stay in step. `read(number)` raises OSError, ValueError or RuntimeError for
+    such a record; the log has the `name(number)` of the first few, and counts the rest. Raises ValueError at the first
+    if `strict`, else after PATIENCE."""
+
+    def __init__(
+        self, count: int, read: Callable[[int], Any], name: Callable[[int], str], strict: bool = False
+    ) -> None:
+        self.count, self.read, self.name, self.strict = count, read, name, strict
+        self.skipped: set[int] = set()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Any:
+        message = ""
+        for number in range(index, index + min(PATIENCE, self.count)):
+            number %= self.count
+            try:
+                return self.read(number)
+            except (OSError, ValueError, RuntimeError) as error:
+                message = f"{self.name(number)}: {' '.join(str(error).split())}"
+                if self.strict:
+                    raise ValueError(f"{message} (strict=false skips such records)") from error
+                self._log_skipped(number, message)
+        raise ValueError(f"{len(self.skipped)} records cannot be read, one after the other; the last: {message}")
+
+    def _log_skipped(self, number: int, message: str) -> None:
+        with self._lock:
+            if number in self.skipped:
+                return
+            self.skipped.add(number)
+            count = len(self.skipped)
+            if count <= NAMED:
+                log.warning("skipped %s", message)
+            elif count & (count - 1) == 0:  # 4, 8, 16: so that a bad disk does not fill the log
+                log.warning("skipped %d records so far, the newest %s", count, message)

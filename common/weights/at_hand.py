@@ -14,8 +14,9 @@ lists of all three: what it is for is only known to the command that reads it.
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from common.io.files import cache_folder
 from common.io.tensor_files import TensorFiles
@@ -36,15 +37,13 @@ class AtHand:
     path: str
 
 
-def shipped(folders: Iterable[Path]) -> list[AtHand]:
-    """Of folders of weights with a model card."""
-    found = []
-    for folder in folders:
+def shipped(weights: Path) -> Iterator[AtHand]:
+    """Of the folders in a package's `weights`, each with a model card."""
+    for folder in sorted(weights.iterdir()):
         card = folder / CARD
         licence = LICENCE.search(card.read_text("utf-8")) if card.is_file() else None
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path != card)
-        found.append(AtHand(folder.name, "shipped", size, licence[1] if licence else "", str(folder)))
-    return found
+        yield AtHand(folder.name, "shipped", size, licence[1] if licence else "", str(folder))
 
 
 def cached(kind: str) -> Iterator[AtHand]:
@@ -80,11 +79,15 @@ def _of_the_hub() -> Iterator[AtHand]:
             yield AtHand(address, "hub", revision.size_on_disk, str(fields.get("license") or ""), path)
 
 
-def table(rows: Iterable[AtHand]) -> str:
-    """A line each."""
+def listing(given: str | None, weights: Path, kind: str) -> tuple[str, dict[str, Any]]:
+    """All weights on this machine for a system, as a table and JSON. Raises ValueError for a name beside `--list`."""
+    if given is not None:
+        raise ValueError(f"--list lists all weights on this machine: leave out {given}")
+    rows = [*shipped(weights), *cached(kind)]
     cells = [
         ("name", "source", "MB", "licence"),
         *((row.name, row.source, f"{row.bytes / 1e6:,.1f}", row.licence or "not known here") for row in rows),
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
-    return "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
+    text = "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
+    return text, {"at_hand": [vars(row) for row in rows]}

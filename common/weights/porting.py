@@ -27,6 +27,9 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
+
+from common.nn.init import blank
 
 ALIGNMENT = 64  # bytes, of a buffer of XLA on the processor
 LARGE = 2**14  # numbers, from which on OpenCV copies faster
@@ -83,6 +86,14 @@ def unflatten_like(flat: Mapping[str, Any], target_tree: Tree) -> dict[Any, Any]
     }
     _refuse("filling the parameters", f"{len(flat)} values for {len(target)} leaves", problems)
     return _fill(flat, target_tree, "")
+
+
+def assemble(network: type, config: Any, flat: Mapping[str, Any]) -> Any:
+    """The nnx `network` of that config with the parameters {dotted path: array}, on the device. Raises as `blank` and
+    `unflatten_like`."""
+    graph, shapes = blank(network, config, len(flat))
+    on_device = {path: jnp.asarray(value) for path, value in flat.items()}  # once, not at each call
+    return nnx.merge(graph, unflatten_like(on_device, shapes))
 
 
 def port(

@@ -119,5 +119,4 @@ def main(options: tyro.conf.OmitArgPrefixes[Options]) -> None:
 
 
 if __name__ == "__main__":
-    with terminal.exits("browser", out_of_memory="close other programs"):
-        terminal.program(main)
+    terminal.program(main)

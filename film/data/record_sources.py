@@ -23,6 +23,7 @@ import numpy as np
 from natsort import natsorted
 
 from common.data.arrays import check_whole, mapped
+from common.data.tfds import open_rows
 from common.io.files import require_file
 from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan
@@ -78,15 +79,8 @@ class TfdsTriplets(Source):
 
     @cached_property
     def records(self) -> Any:
-        """The `tfds.data_source`, images left encoded."""
-        import tensorflow_datasets as tfds  # here: it takes two seconds
-
-        builder = self._builder(tfds)
-        if missing := [key for key in self.keys if key not in builder.info.features]:
-            features = ", ".join(builder.info.features)
-            raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; name three of {features} as keys")
-        skip = {key: tfds.decode.SkipDecoding() for key in self.keys}
-        return builder.as_data_source(split=self.split, decoders=skip)
+        """The `tfds.data_source`; raises as `open_rows`."""
+        return open_rows(self.dataset, self.split, self.keys, data_dir=self.data_dir)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -98,17 +92,6 @@ class TfdsTriplets(Source):
         record = self.records[index]
         x0, y, x1 = (record[key] for key in self.keys)
         return Encoded(self.name(index), (x0, y, x1), float(record.get("time", 0.5)))
-
-    def _builder(self, tfds: Any) -> Any:
-        if (Path(self.dataset) / "dataset_info.json").is_file():
-            return tfds.builder_from_directory(self.dataset)
-        if Path(self.dataset).is_dir():
-            raise FileNotFoundError(f"{self.dataset} has no dataset_info.json; run `film prepare` again to finish it")
-        try:
-            return tfds.builder(self.dataset, data_dir=self.data_dir)
-        except tfds.core.DatasetNotFoundError as error:  # whose message lists all the names there are
-            way = "give a folder that `film prepare` wrote, or a name under data_dir"
-            raise FileNotFoundError(f"{self.dataset}: no such folder, and no dataset of tfds: {way}") from error
 
 
 @dataclass(frozen=True)

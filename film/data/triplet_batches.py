@@ -23,8 +23,6 @@ epochs of their own.
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -33,16 +31,12 @@ from typing import Any
 import grain
 import numpy as np
 
-from common.training.batches import Batched
+from common.training.batches import Batched, Readable
 from film.data.augment import CELL, ReferenceAugment, augment_with_flow
 from film.data.record_sources import CutTriplets
 from film.data.triplet import Source
 
-log = logging.getLogger(__name__)
-
 Example = dict[str, Any]
-NAMED = 3  # unreadable records that the log names, per source
-PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
 @dataclass(frozen=True)
@@ -70,7 +64,7 @@ class MixtureConfig(Batched):
         """The endless examples of this seed; raises if no record of a source can be read."""
         datasets = []
         for number, (source, first_id) in enumerate(zip(self.sources, self._first_ids(), strict=True)):
-            reader = Readable(source, first_id, self.crop, self.strict)
+            reader = self._readable(source, first_id)
             reader[0]  # now, before anything is compiled
             # The first source has the run's seed itself; the others must not be shuffled alike.
             own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0]) if number else seed
@@ -82,6 +76,16 @@ class MixtureConfig(Batched):
         firsts = self._first_ids()
         found = [(int(np.searchsorted(firsts, number, "right")) - 1, int(number)) for number in ids]
         return [self.sources[source].name(number - firsts[source]) for source, number in found]
+
+    def _readable(self, source: Source, first_id: int) -> Readable:
+        def read(number: int) -> Example:
+            frames = source.frames(number)
+            height, width = frames.images.shape[1:3]
+            if min(height, width) < self.crop:
+                raise ValueError(f"{frames.name}: a crop of {self.crop} does not fit into {width}x{height} pixels")
+            return dict(images=frames.images, time=frames.time, id=np.int64(first_id + number))
+
+        return Readable(len(source), read, lambda number: f"record {first_id + number}", self.strict)
 
     def _first_ids(self) -> list[int]:
         return [0, *accumulate(len(source) for source in self.sources[:-1])]
@@ -146,51 +150,6 @@ class TripletConfig(Batched):
         switches = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
         augmented = augment_with_flow(example, rng, self.crop, scale, **switches)
         return with_flow(**augmented, time=0.5, id=example["id"])
-
-
-class Readable:
-    """A source as the stream reads it: record number i, or the next one that can be read.
-
-    So batches keep their size and processes stay in step. The log names the first few skipped records and counts the
-    rest. Item: images uint8 [3 h w 3], time, id (`first_id` + the number of the record that was read). Images smaller
-    than `crop` count as unreadable. Raises ValueError at the first such record if `strict`, else after PATIENCE.
-    """
-
-    def __init__(self, source: Source, first_id: int = 0, crop: int = 1, strict: bool = False) -> None:
-        self.source, self.first_id, self.crop, self.strict = source, first_id, crop, strict
-        self.skipped: set[int] = set()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, index: int) -> Example:
-        message = ""
-        for number in range(index, index + min(PATIENCE, len(self))):
-            number %= len(self)
-            try:
-                frames = self.source.frames(number)
-                height, width = frames.images.shape[1:3]
-                if min(height, width) < self.crop:
-                    raise ValueError(f"{frames.name}: a crop of {self.crop} does not fit into {width}x{height} pixels")
-                return dict(images=frames.images, time=frames.time, id=np.int64(self.first_id + number))
-            except (OSError, ValueError, RuntimeError) as error:
-                message = f"record {self.first_id + number}: {' '.join(str(error).split())}"
-                if self.strict:
-                    raise ValueError(f"{message} (strict=false skips such records)") from error
-                self._log_skipped(number, message)
-        raise ValueError(f"{len(self.skipped)} records cannot be read, one after the other; the last: {message}")
-
-    def _log_skipped(self, number: int, message: str) -> None:
-        with self._lock:
-            if number in self.skipped:
-                return
-            self.skipped.add(number)
-            count = len(self.skipped)
-            if count <= NAMED:
-                log.warning("skipped %s", message)
-            elif count & (count - 1) == 0:  # 4, 8, 16: so that a bad disk does not fill the log
-                log.warning("skipped %d records so far, the newest %s", count, message)
 
 
 def endless(source: Any, seed: int, transform: Callable[[Example, np.random.Generator], Example]) -> grain.MapDataset:

@@ -50,13 +50,12 @@ from common.evaluation.metrics import Metric
 from common.evaluation.score_table import Row, over_sets, summarise, summary_table
 from common.io.images import check_same_size
 from common.training.task import Params
-from common.weights.porting import flatten
+from common.weights.porting import assemble, flatten
 from film.data.triplet import Prediction, Triplet
 from film.evaluation.baselines import METHODS, ORACLES, Between, Frame, Method, average, mixed
 from film.evaluation.regions import SMALLEST, Mask, estimated
 from film.io.weights import load
 from film.model import Film
-from film.porting import from_params
 from film.visualization import Row as Images
 from film.visualization import draw_row, spread, stacked
 
@@ -170,7 +169,7 @@ class FilmEvaluation(Evaluation):
         summary = summarise(rows, self.columns, ours) + over_sets(rows, self.columns, ours, self.groups)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
-        options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit, "search": self.search}
+        options = {name: getattr(self, name) for name in ("compare_with", "moments", "limit", "search")}
         results = {"metrics": metrics, "sets": sets, "scores": summary}
         output.write_json(SUMMARY, provenance(weights) | options | results)
         for name in self.sets if self.worst else ():
@@ -209,7 +208,7 @@ class FilmEvaluation(Evaluation):
             limit=self.training_limit,
             **dict(oracles=(), regions=(), search=0.0, own_warps=False, progress=False),
         )
-        method = network(from_params(flatten(jax.device_get(params)), task.model), *self.moments[:1])
+        method = network(assemble(Film, task.model, flatten(jax.device_get(params))), *self.moments[:1])
         rows = [row for name in self.training_sets or self.sets for row in quick._score_set(name, {OURS: method})]
         summary = summarise(rows, quick.metrics, OURS)
         return {f"{line['set']}/{name}": line[name] for line in summary for name in quick.metrics}

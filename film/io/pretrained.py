@@ -14,46 +14,35 @@ from pathlib import Path
 import safetensors
 
 from common.io.files import cache_folder
-from common.weights.remote import local
+from common.weights.shipped import Shipped
 from film.config import FilmConfig
 
-WEIGHTS = Path(__file__).parents[1] / "weights"
-DEFAULT = "film-small"
 FILE = "weights.safetensors"
+SHIPPED = Shipped(Path(__file__).parents[1] / "weights", FILE, "film-small", "weights", "a file, a run's folder")
 HEADER_KEY = "format_version"  # in the header of our files, see common/weights/model_file.py
 FOREIGN = (".safetensors", ".pt", ".pth")  # and the folders of TensorFlow
 
 
-def names() -> list[str]:
-    """Names of the shipped weights."""
-    return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{FILE}"))
-
-
 def find(name_or_path: str | Path | None = None, config: FilmConfig | None = None) -> Path:
-    """The file of a shipped name, a folder that holds `weights.safetensors`, an address, or the path itself; of another
-    program's weights, that of the converted ones, of the shape `config` (None: the published one).
+    """The file that a path, a folder, a shipped name or an address gives (`Shipped.find`); of another program's
+    weights, that of the converted ones, of the shape `config` (None: the published one).
 
-    Raises FileNotFoundError, and the errors of `common.weights.remote.local` and of `film.porting.read_reference`."""
-    name = str(DEFAULT if name_or_path is None else name_or_path)
-    if not name:
-        raise ValueError("'' is no name of weights: check that the variables of the shell are set")
-    path = WEIGHTS / name if name in names() else local(name, pickles=True)
+    Raises as that, and as `film.porting.read_reference`."""
+    path = SHIPPED.find(name_or_path, pickles=True)
     if path.is_dir():
         files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in FOREIGN]
         path = path / FILE if (path / FILE).is_file() else files[0] if len(files) == 1 else path
     tensorflow = path.is_dir() and (any(path.glob("*.pb")) or any(path.glob("*.index")))
     if not (path.is_file() or tensorflow):
-        ways = f"give a file, a run's folder, hf:OWNER/NAME or a shipped name ({', '.join(names())})"
-        inside = f" (the folder has no {FILE}, which a run writes at its end)" if path.is_dir() else ""
-        raise FileNotFoundError(f"no weights {name!r}{inside}: {ways}")
-    return path if is_ours(path) else _converted(path, config or FilmConfig.paper(), name)
+        raise FileNotFoundError(f"{path} has no {FILE}, which a run writes at its end: name another")
+    return path if is_ours(path) else _converted(path, config or FilmConfig.paper(), str(name_or_path))
 
 
 def is_ours(name_or_path: str | Path) -> bool:
     """Whether it names weights of this project: a shipped name, a folder with a weights file, or a .safetensors file
     without the header of another program."""
     path = Path(name_or_path)
-    if str(name_or_path) in names() or (path / FILE).is_file():
+    if (path / FILE).is_file() or (str(path) in SHIPPED.names() and not path.exists()):
         return True
     if path.suffix.lower() != ".safetensors":
         return False

@@ -12,15 +12,16 @@ from typing import Any
 
 from flax import nnx
 
-from common.training import renamed
+from common.io.tensor_files import about
 from common.training.task import Params
 from common.weights.model_file import Metadata, load_weights, save_weights
+from common.weights.porting import assemble
 from film.config import FilmConfig
 from film.io.pretrained import find
 from film.model import Film
-from film.porting import from_params
 
 KIND = "film"
+FORMER = {"between": "bilateral", "flow_search": "correlation_radius"}  # keys in the shipped headers
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
@@ -33,15 +34,12 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
     """`load`, and the header of the file."""
     path = find(name_or_path)
     params, metadata = load_weights(path, expect_kind=KIND)
-    old_names = renamed.FIELDS["film.model.FilmConfig"]
-    try:
-        config = FilmConfig(**{old_names.get(name, name): value for name, value in metadata.config.items()})
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: its config is not one of FILM's ({error}); update this program") from error
-    try:
-        return from_params(params, config), metadata
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    with about(path):
+        try:
+            config = FilmConfig(**{FORMER.get(name, name): value for name, value in metadata.config.items()})
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"its config is not one of FILM's ({error}); update this program") from error
+        return assemble(Film, config, params), metadata
 
 
 def save(

@@ -15,6 +15,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
+from common.nn.layers import convolution
 from common.nn.winograd import is_faster, winograd_conv
 from film.ops.row_tiling import even_share
 
@@ -56,11 +57,7 @@ def conv2d(x: Float[Array, "b h w i"], kernel: Float[Array, "kh kw i o"], paddin
     if isinstance(padding, str):
         padding = lax.padtype_to_pads(x.shape[1:3], kernel.shape[:2], (1, 1), padding)
     pads = tuple((before, after) for before, after in padding)
-    return _xla_conv(x, kernel, pads) if jax.default_backend() != "cpu" else _cpu_conv(x, kernel, pads)
-
-
-def _xla_conv(x: Array, kernel: Array, pads: Pads) -> Array:
-    return lax.conv_general_dilated(x, kernel, (1, 1), pads, dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    return convolution(x, kernel, padding=pads) if jax.default_backend() != "cpu" else _cpu_conv(x, kernel, pads)
 
 
 def _fast_conv(x: Array, kernel: Array, pads: Pads) -> Array:
@@ -70,7 +67,7 @@ def _fast_conv(x: Array, kernel: Array, pads: Pads) -> Array:
     if missing and x.shape[-1] > GROUP:
         x = jnp.pad(x, ((0, 0), (0, 0), (0, 0), (0, missing)))
         kernel = jnp.pad(kernel, ((0, 0), (0, 0), (0, missing), (0, 0)))
-    return _xla_conv(x, kernel, pads)
+    return convolution(x, kernel, padding=pads)
 
 
 _cpu_conv = jax.custom_vjp(_fast_conv, nondiff_argnums=(2,))

@@ -46,11 +46,15 @@ def condition(command: Condition) -> None:
     """Runs the command; user errors are ValueError, OSError and ImportError."""
     options = given_options(command)
     source, target = Path(command.input), Path(command.output)
-    for name in READERS.keys() & options.keys():
+    read = READERS.keys() & options.keys()
+    for name in read:
         if source.is_dir() and not Path(options[name]).is_dir():
             raise NotADirectoryError(f"--{name} {options[name]} is not a folder; for a folder of images give one")
         if not source.is_dir() and Path(options[name]).is_dir():
             raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one image give one file")
+    inputs = [source, *(Path(options[name]) for name in read - {"landmarks"})]  # which are no images
+    if target.exists() and any(target.samefile(path) for path in inputs if path.exists()):
+        raise ValueError(f"{target} is an input, which would be replaced; give another output")
     if source.is_dir():
         convert_folder(command, options, source, target)
     else:
@@ -77,9 +81,9 @@ def given_options(command: Condition) -> dict[str, Any]:
 
 
 def convert_folder(command: Condition, options: Mapping[str, Any], source: Path, target: Path) -> None:
-    """Makes the missing outputs, or all with --overwrite. Raises SystemExit(2) if every image fails."""
-    if target.exists() and (not target.is_dir() or target.samefile(source)):
-        raise ValueError(f"{target} is no folder of its own; for a folder of pictures give a new or another folder")
+    """Makes the missing outputs, or all with --overwrite. Raises SystemExit(2) if there is no output at all."""
+    if target.exists() and not target.is_dir():
+        raise ValueError(f"{target} is no folder; for a folder of pictures give a new or another folder")
     outputs = plan(source, target)
     report = target / REPORT
     if report.exists() and not report.read_text("utf-8", "replace").startswith(REPORT_HEADER):
@@ -102,7 +106,7 @@ def convert_folder(command: Condition, options: Mapping[str, Any], source: Path,
         kept = f", {before} there before" * (before > 0)
         data = {"output": command.output, "made": made, "kept": before, "failed": failures}
         command.write(f"{made} made{kept}, {len(failures)} failed -> {command.output}", data)
-    if len(failures) == len(outputs):
+    if not any(output.exists() for output in outputs.values()):
         raise SystemExit(2)
 
 

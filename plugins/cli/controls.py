@@ -7,38 +7,47 @@
     --image-prompt photo.jpg --ip-adapter A                a picture as part of the prompt
 
 The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
-were trained on conditions of images of that size.
+were trained on conditions of images of that size. Where the base repairs or edits the photo, that size is the photo's.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from jaxtyping import Float
 
 from common import terminal
 from common.io.images import place, read_image
-from plugins.cli.commands import PLUG_AND_PLAY, Generate
+from plugins.cli.commands import Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
-from plugins.control.loading import load, shipped_names
+from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
-from plugins.diffusion.io.base import Base
+from plugins.diffusion.io.base import TEXT_TO_IMAGE, Base
+
+Image = Float[np.ndarray, "h w 3"]
 
 
-def make_controls(command: Generate, base: Base) -> list[Any]:
-    """The `controls` of a pipeline. Raises ValueError and OSError."""
+def make_controls(command: Generate, base: Base, image: Image | None) -> list[Any]:
+    """The `controls` of a pipeline, from `--image`. Raises ValueError and OSError."""
     kinds = control_kinds(command)
+    if kinds and command.strength is not None and base.task == TEXT_TO_IMAGE:
+        raise ValueError(f"--strength {command.strength:g} is for image to image; a control has --control-strength")
     if len(command.control_strength) not in (0, 1, len(kinds)):
         given = f"{len(command.control_strength)} strengths for {len(kinds)} controls"
         raise ValueError(f"--control-strength: {given}; give one for all, or one for each")
     strengths = command.control_strength or (1.0,)
-    height, width = command.height or base.side, command.width or base.side
+    own = (base.side, base.side) if image is None or base.task == TEXT_TO_IMAGE else image.shape[:2]
+    size = command.width or own[1], command.height or own[0]
+    source: Any = None if image is None or not kinds else place(image, size, "crop")
     steps = command.control_steps or (0.0, 1.0)
     plugins, conditions = iter(command.plugin), iter(command.condition)
     controls = []
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
-        if kind in PLUG_AND_PLAY:
-            source = place(read_image(str(command.image)), (width, height), "crop")
+        if kind == "plug_and_play":
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
         network = load(next(plugins, None) or shipped_plugin(str(kind)))
@@ -46,9 +55,9 @@ def make_controls(command: Generate, base: Base) -> list[Any]:
         if None not in (kind, trained_on) and kind != trained_on:
             raise ValueError(f"--control {kind}: this plugin was trained on {trained_on}; add --control {trained_on}")
         if command.condition:
-            condition = place(read_image(next(conditions)), (width, height), "crop")
+            condition = place(read_image(next(conditions)), size, "crop")
         else:
-            condition = make(str(kind), place(read_image(str(command.image)), (width, height), "crop"))
+            condition = make(str(kind), source)
             if (warning := emptiness(str(kind), condition)) and not command.quiet:
                 terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
         prompt_only = command.prompt_only or None  # None: as the network was trained
@@ -77,10 +86,8 @@ def control_kinds(command: Generate) -> list[str | None]:
             option = given[0].replace("_", "-")
             raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
-    if command.strength is not None:
-        raise ValueError(f"--strength {command.strength:g} is for image to image; a control has --control-strength")
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
-    networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
+    networks = [kind for kind in kinds if kind != "plug_and_play"]
     for name, values in (("plugin", command.plugin), ("condition", command.condition)):
         if values and len(values) != len(networks):
             raise ValueError(f"{len(values)} {name}s for {len(networks)} controls; give one --{name} for each")
@@ -91,9 +98,9 @@ def control_kinds(command: Generate) -> list[str | None]:
     return kinds
 
 
-def shipped_plugin(kind: str) -> str:
-    """The name of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
-    name, names = f"{kind}-small", shipped_names()
+def shipped_plugin(kind: str) -> Path:
+    """The folder of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
+    name, names = f"{kind}-small", CONTROLS.names()
     if name not in names:
         raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
-    return name
+    return CONTROLS.folder / name

@@ -28,7 +28,7 @@ from common.io.files import atomic_folder, check_output_file, check_output_folde
 from common.io.images import check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
 from common.training.mesh import make_mesh
-from plugins.cli.commands import PLUG_AND_PLAY, Generate
+from plugins.cli.commands import Generate
 from plugins.cli.controls import make_controls, make_image_prompt
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
 from plugins.diffusion.io.components import load_vae
@@ -54,6 +54,9 @@ def generate(command: Generate) -> None:
     loras = [read_lora(option) for option in command.lora]
     for line in request.truncated:
         terminal.complain(f"warning: {line}")
+    if request.guided and request.guidance < 1:
+        rule = "the prompt counts less below 1, and not at all at 0; 1 disables guidance, as 0 does in diffusers"
+        terminal.complain(f"warning: --guidance {request.guidance:g}: {rule}")
     if not (command.quiet or command.json):
         terminal.say(terminal.one_line(describe(command, files, request)))
     paths = write(command, request, images(command, files, request, loras, embeddings))
@@ -76,18 +79,20 @@ def check_outputs(command: Generate) -> None:
         check_output_file(command.output, command.overwrite)
     else:
         check_output_folder(command.output, command.overwrite, PATTERN)
-    taken = [Path(command.output).resolve()]
-    for file in (command.image, command.mask, command.image_prompt, *command.condition):
-        if file is not None and Path(file).resolve() == taken[0]:
-            raise ValueError(f"{command.output}: the image would replace its input; give another name")
+    output = Path(command.output).resolve()
+    inputs = (command.image, command.mask, command.image_prompt, *command.condition)
+    taken = [Path(file).resolve() for file in inputs if file is not None]
+    if any(path == output or (path.parent == output and re.fullmatch(PATTERN, path.name)) for path in taken):
+        raise ValueError(f"{command.output}: the images would replace an input; give another name")
+    taken.append(output)
     for name, file in (("sheet", command.sheet), ("preview", command.preview)):
         if file is None:
             continue
         check_writable(file)
         check_output_file(file, command.overwrite)
         path = Path(file).resolve()
-        if path in taken or (path.parent == taken[0] and re.fullmatch(PATTERN, path.name)):
-            raise ValueError(f"--{name} {file} would replace another output; give it another name")
+        if path in taken or (path.parent == output and re.fullmatch(PATTERN, path.name)):
+            raise ValueError(f"--{name} {file} would replace an input or another output; give it another name")
         taken.append(path)
     if command.preview_vae is not None and command.preview is None:
         raise ValueError(f"--preview-vae {command.preview_vae} decodes a preview; add --preview FILE")
@@ -97,17 +102,17 @@ def request_of(command: Generate, base: Base) -> Request:
     """The checked request to the base."""
     if command.seed < 0 or command.seed + command.count > 2**32:
         raise ValueError(f"--seed {command.seed} --count {command.count}: seeds are from 0 to {2**32 - 1}")
-    controls = make_controls(command, base)
-    read = command.image is not None and (not controls or base.task != TEXT_TO_IMAGE)
+    image = None if command.image is None else read_image(command.image)
+    controls = make_controls(command, base, image)
     options = command.options()
-    if command.sampler is None and set(command.control) & set(PLUG_AND_PLAY):
+    if command.sampler is None and "plug_and_play" in command.control:
         options["sampler"] = "ddim"  # the only one with an inversion
     return make_request(
         base,
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
-        image=read_image(str(command.image)) if read else None,
+        image=None if controls and base.task == TEXT_TO_IMAGE else image,
         mask=None if command.mask is None else read_image(command.mask).mean(-1),
         controls=[*controls, *make_image_prompt(command)],
         **options,
@@ -136,7 +141,7 @@ def read_embedding(option: str) -> TextualInversion:
     return TextualInversion.load(name, word)
 
 
-def make_preview(command: Generate, request: Request) -> Preview:
+def make_preview(command: Generate, base: Base, request: Request) -> Preview:
     """The preview of --preview: its file is replaced at each step, by the images of the batch at their size."""
 
     def show(done: int, total: int, images: Float[np.ndarray, "b h w 3"]) -> None:
@@ -146,7 +151,7 @@ def make_preview(command: Generate, request: Request) -> Preview:
             sheet = contact_sheet(larger, gap=0) if len(larger) > 1 else larger[0]
             write_image(str(command.preview), sheet, overwrite=True)
 
-    return Preview(show, None if command.preview_vae is None else load_vae(command.preview_vae))
+    return Preview(show, None if command.preview_vae is None else load_vae(command.preview_vae, xl=base.sizes > 0))
 
 
 def describe(command: Generate, files: BaseFiles, request: Request) -> str:
@@ -171,7 +176,7 @@ def images(
 ) -> Images:
     """Loads the weights, then generates one image after the other."""
     setup()
-    preview = None if command.preview is None else make_preview(command, request)
+    preview = None if command.preview is None else make_preview(command, files.base, request)
     pipeline = from_files(files, command.dtype).with_loras(loras).with_embeddings(embeddings)
     devices, count = len(jax.devices()), len(request.seeds)
     divides = devices <= count if command.batch is None else command.batch % devices == 0

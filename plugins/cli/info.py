@@ -4,26 +4,24 @@ what is at hand; `plugins verify` reads all weights."""
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 from common.weights import at_hand
 from common.weights.model_file import verify_weights
-from common.weights.remote import local
+from common.weights.shipped import Shipped
 from plugins.cli.commands import Info, Verify
 from plugins.control.loading import is_network, open_files
 from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
+ANY = Shipped(WEIGHTS, at_hand.CARD, None, "weights", "a folder of diffusers, a safetensors file")
+
 
 def info(command: Info) -> None:
     """Runs the command; user errors are ValueError and OSError."""
     if command.list:
-        if command.weights is not None:
-            raise ValueError("--list lists all weights on this machine: leave out the name")
-        rows = [*at_hand.shipped(sorted(WEIGHTS.iterdir())), *at_hand.cached("plugins")]
-        command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+        command.write(*at_hand.listing(command.weights, WEIGHTS, "plugins"))
         return
-    if command.weights is not None and is_network(path := find_weights(command.weights)):
+    if command.weights is not None and is_network(path := ANY.find(command.weights)):
         network, component = open_files(path)
         kind, path, components = "plugin", path, {network.__name__: component}
         rows = {name: str(value) for name, value in component.config.to_json().items() if name[0] != "_"}
@@ -38,14 +36,8 @@ def info(command: Info) -> None:
 
 def verify(command: Verify) -> None:
     """Raises as `verify_weights`."""
-    files = list(verify_weights(find_weights(command.weights)))
+    files = list(verify_weights(ANY.find(command.weights)))
     command.write("\n".join(map(str, files)), {"files": [dataclasses.asdict(file) for file in files]})
-
-
-def find_weights(name: str) -> Path:
-    """The folder of a shipped base or plugin, the path itself, or that of an address."""
-    shipped = WEIGHTS / name
-    return shipped if shipped.is_dir() and shipped.parent == WEIGHTS else local(name)
 
 
 def describe(files: BaseFiles) -> dict[str, str]:

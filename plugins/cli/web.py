@@ -16,9 +16,9 @@ from common.io.images import from_uint8, place, to_uint8
 from common.web import BAR, EXAMPLES, QUEUE, cancel, gr, job, one_line, serve
 from plugins.cli.commands import Web
 from plugins.conditions.registry import CONDITIONS, emptiness, make
-from plugins.control.loading import load, shipped_names
+from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
-from plugins.diffusion.io.base import read_base
+from plugins.diffusion.io.base import BASES, read_base
 from plugins.diffusion.pipeline import from_files
 from plugins.diffusion.request import make_request
 
@@ -163,8 +163,8 @@ def page(command: Web) -> gr.Blocks:
 
 def networks_of(command: Web) -> dict[str, Any]:
     """By kind of condition: the plugins of the command, or the shipped ones of the shipped base. Raises ValueError."""
-    if command.base is None and not command.plugin:
-        return {name.removesuffix("-small"): load(name) for name in shipped_names()}
+    if command.base in (None, BASES.default) and not command.plugin:
+        return {name.removesuffix("-small"): load(CONTROLS.folder / name) for name in CONTROLS.names()}
     given = {kind: path for kind, _, path in (one.partition("=") for one in command.plugin)}
     if wrong := [kind for kind in given if kind not in CONDITIONS]:
         raise ValueError(f"--plugin {wrong[0]}: write KIND=PLUGIN, with a kind of {', '.join(CONDITIONS)}")

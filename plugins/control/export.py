@@ -25,8 +25,8 @@ import numpy as np
 
 from common.io.files import atomic_output
 from common.io.tensor_files import write_tensors
+from common.nn.init import split
 from plugins.control.contract import ControlNetwork, encode
-from plugins.diffusion.compiled import split
 from plugins.diffusion.programs import FEATURE
 from plugins.formats.program import Input, Program
 

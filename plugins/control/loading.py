@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from common.io.tensor_files import TensorFiles, about, find_weights, listing, read_json
-from common.weights.remote import local
+from common.weights.shipped import Shipped
 from common.weights.torch_names import dtype_name, fill, state_dict
 from plugins.control import single_file
 from plugins.control.contract import ControlNetwork
@@ -31,22 +31,7 @@ from plugins.diffusion.io.porting import Origin, Renamed
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
 # By `_class_name` in config.json.
 NETWORKS = {network.config_class.architecture: network for network in (ControlNet, T2IAdapter, MediaPipePlugin)}
-
-
-def shipped_names(weights: Path = WEIGHTS) -> list[str]:
-    """Names of the control networks that come with the package, as `plugins/weights/NAME/config.json`."""
-    return sorted(path.parent.name for path in weights.glob(f"*/{CONFIG}"))
-
-
-def find(name_or_path: str | Path, variant: str | None = None, weights: Path = WEIGHTS) -> Path:
-    """The folder of a shipped name, the path itself, or that of an address, of which `variant` is fetched. Raises
-    FileNotFoundError, which lists the names, and as `common.weights.remote.local`."""
-    names = shipped_names(weights)
-    path = weights / name_or_path if str(name_or_path) in names else local(name_or_path, variant)
-    if not path.exists():
-        choices = f"a folder of diffusers, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names)})"
-        raise FileNotFoundError(f"no control {str(path)!r}: give {choices}")
-    return path
+CONTROLS = Shipped(WEIGHTS, CONFIG, None, "control", "a folder of diffusers, a safetensors file")
 
 
 def load(
@@ -63,7 +48,7 @@ def load(
       variant: "fp16" for that variant of the file in a folder; None for full precision, or the variant there is.
 
     Raises FileNotFoundError; ValueError for a pickle, a damaged file, another network, or tensors that do not fit."""
-    dtype, path = dtype_name(dtype), find(source, variant)
+    dtype, path = dtype_name(dtype), CONTROLS.find(source, variant=variant)
     network, (config, tensors) = open_files(path, config, variant)
     with about(path):
         return fill(network, config, tensors, dtype)

@@ -36,7 +36,7 @@ from jaxtyping import Array, Float
 
 from common.nn import json_config
 from common.nn.json_config import positive
-from common.nn.layers import depthwise, uniform
+from common.nn.layers import convolution, depthwise, uniform
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
 from plugins.diffusion.networks.layers import Conv, GroupNorm
 from plugins.diffusion.networks.unet_config import UNetConfig
@@ -167,18 +167,6 @@ class DepthwiseConv(nnx.Module):
         self.stride = stride
 
     def __call__(self, x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-        methods = {"cpu": depthwise, "default": grouped}
-        branches = {
-            on: functools.partial(method, stride=self.stride, borders=BORDERS) for on, method in methods.items()
-        }
-        return lax.platform_dependent(x, self.kernel[...].astype(x.dtype), **branches)
-
-
-def grouped(
-    x: Float[Array, "b h w c"], kernel: Float[Array, "3 3 1 c"], stride: int, borders: Sequence[tuple[int, int]]
-) -> Float[Array, "b h2 w2 c"]:
-    """`depthwise` as one convolution."""
-    layout, groups = ("NHWC", "HWIO", "NHWC"), x.shape[-1]
-    return lax.conv_general_dilated(
-        x, kernel, (stride, stride), borders, dimension_numbers=layout, feature_group_count=groups
-    )
+        sums = functools.partial(depthwise, stride=self.stride, borders=BORDERS)
+        groups = functools.partial(convolution, stride=self.stride, padding=BORDERS, groups=x.shape[-1])
+        return lax.platform_dependent(x, self.kernel[...].astype(x.dtype), cpu=sums, default=groups)

@@ -38,7 +38,7 @@ from plugins.control.contract import check_condition, check_settings
 from plugins.diffusion.compiled import in_tiles, report_call, reporting
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
-from plugins.diffusion.samplers import Step
+from plugins.diffusion.samplers import Sampler, Step
 from plugins.diffusion.samplers.discrete import ddim, ddim_inversion
 from plugins.diffusion.steering import COND, IMAGE, UNCOND, Conditioning, Effect, Rows, steered
 
@@ -57,7 +57,7 @@ class PlugAndPlay:
     picture: Any  # the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]
     features: int | float = 0.8  # share of the run in which the residual block's convolution is replaced
     attention: int | float = 0.5  # share of the run in which queries and keys are replaced
-    inversion: int = INVERSION  # steps from the image to its noise, up to 1000
+    inversion: int = INVERSION  # steps from the image to its noise, up to 999 in Stable Diffusion
     strength: int | float = 1.0  # 1 replaces values, 0 keeps them, in between they are mixed
     levels: Sequence[int | float] | None = None  # factors on `strength`, one for each of `injection_layers`
     steps: Sequence[int | float] = (0.0, 1.0)  # the interval of the run in which it is applied at all
@@ -131,7 +131,7 @@ class PlugAndPlay:
             self._cache.clear()
             self._cache["networks"] = networks
         read = (request.clip_skip, request.original, request.crop)  # with the empty prompt
-        return (run.pipeline.schedule, request.steps, request.tile, *read, tuple(map(int, indices)))
+        return (run.pipeline.schedule, request.sampler, request.steps, request.tile, *read, tuple(map(int, indices)))
 
     def _trajectory(self, run: Any, indices: np.ndarray) -> Float[Array, "steps b h w c"]:
         """The source's latents before each step and after the last; cached."""
@@ -142,7 +142,8 @@ class PlugAndPlay:
             size = (request.height // unit, request.width // unit)
             latents = jnp.asarray(in_tiles(encode, self.picture[list(key[-1])], run.layout, unit, size))
             latents = latents if len(self.picture) == 1 else run.shared(latents)
-            settings = {"schedule": run.pipeline.schedule, "inversion": self.inversion, "steps": request.steps}
+            settings = {"schedule": run.pipeline.schedule, "sampler": request.sampler}
+            settings |= {"inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
             first = self.inversion + request.steps  # the sampler's calls follow
             report = None if run.report is None else lambda index: run.report(index - first)
@@ -191,7 +192,7 @@ def inject(value: Float[Array, "rows ..."], gain: Float[Array, ""], targets: np.
     return (share * grouped[:, :1] + (1 - share) * grouped).reshape(value.shape)
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("schedule", "inversion", "steps", "progress"))
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("schedule", "sampler", "inversion", "steps", "progress"))
 def reconstruct(
     graph: Any,
     params: Any,
@@ -199,12 +200,14 @@ def reconstruct(
     empty: Conditioning,
     *,
     schedule: Any,
+    sampler: Sampler,
     inversion: int,
     steps: int,
     number: Int[Array, ""] | int = 0,
     progress: bool = False,
 ) -> Float[Array, "steps b h w c"]:
-    """Latents to their noise in `inversion` steps and back in `steps`: the samples before each step and after the last.
+    """Latents to their noise in `inversion` steps and back in `steps` of `sampler`: the samples before each step and
+    after the last.
 
     `empty`: one row, of the empty prompt. `progress`: the run of this `number` (`reporting`) hears of each call.
     """
@@ -218,5 +221,5 @@ def reconstruct(
     model = steered(nnx.merge(graph, params), dtype, {COND: rows}, jnp.float32(1))
     noise = ddim_inversion(model, latents, schedule, steps=inversion, observe=functools.partial(observe, 0))
     back = functools.partial(observe, inversion)
-    _, samples = ddim(model, noise, schedule, steps=steps, observe=back, trajectory=True)
+    _, samples = sampler(model, noise, schedule, steps=steps, observe=back, trajectory=True)
     return samples

@@ -21,10 +21,11 @@
 from pathlib import Path
 
 from common.data.files import BRACES
+from common.data.tfds import INFO
 from plugins.data.folder_source import IMAGES, FolderPictures
 from plugins.data.jsonl_source import NAMES, JsonlPictures
 from plugins.data.record import Record, Source
-from plugins.data.tfds_source import INFO, TfdsPictures
+from plugins.data.tfds_source import TfdsPictures
 from plugins.data.webdataset_source import WebDatasetPictures
 
 __all__ = ["FolderPictures", "JsonlPictures", "Record", "Source", "TfdsPictures", "WebDatasetPictures", "open_source"]

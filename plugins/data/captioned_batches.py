@@ -56,7 +56,7 @@ class CaptionedConfig(PictureBatches):
 
     @functools.cached_property
     def cache(self) -> Cache | None:
-        return None if self.latents is None else Cache(Path(self.latents), len(self.source), states=self.states)
+        return None if self.latents is None else Cache(Path(self.latents), self.source, states=self.states)
 
     def compose(self, label: str, style: str, tags: Sequence[str], rng: np.random.Generator) -> str:
         """A random caption (module docstring)."""

@@ -7,8 +7,8 @@
 | ControlNet's fill50k `prompt.json` | `target`    | `prompt`  | `source`                                          |
 
 Captions are a text or a list of texts, in caption, captions, text or prompt. A condition image of the last two without
-a kind (`source`, `conditioning_image`, with or without `_file_name`) stands for any. Other fields are ignored. A key is
-the image's path as written.
+a kind (`source` beside `target`, `conditioning_image`, with or without `_file_name`) stands for any. `X_file_name` of a
+kind of your own counts where the file is there. Other fields are ignored. A key is the image's path as written.
 """
 
 import functools
@@ -20,6 +20,7 @@ from typing import Any
 from common.data.stored import File
 from common.io.files import contained, require_file
 from common.io.json_text import parse_json
+from plugins.conditions.registry import CONDITIONS
 from plugins.data.record import UNNAMED, Record, Source, captions_in
 
 NAMES = ("metadata.jsonl", "prompt.json")  # looked for in a folder
@@ -46,31 +47,28 @@ class JsonlPictures(Source):
 
 
 def _record(line: str, folder: Path, where: str) -> Record:
-    try:
-        entry = parse_json(line)
-    except ValueError as error:
-        raise ValueError(f"{where}: not JSON ({error}); write one object a line") from error
-    if not isinstance(entry, dict):
-        raise ValueError(f"{where}: {line.strip()[:40]!r} is no JSON object; write one object a line")
+    entry = parse_json(line, where, dict)
     image = next((entry[name] for name in PICTURES if entry.get(name) is not None), None)
     if image is None:
         fields = ", ".join(entry) or "nothing"
         raise ValueError(f"{where}: no image; name it as one of {', '.join(PICTURES)} (it has {fields})")
-    conditions = {kind: _file(folder, path, where) for kind, path in _conditions(entry, where)}
+    conditions = {kind: _file(folder, path, where) for kind, path in _conditions(entry, folder, where)}
     return Record(str(image), _file(folder, image, where), captions_in(entry, where), conditions)
 
 
-def _conditions(entry: Mapping[str, Any], where: str) -> Iterator[tuple[str, Any]]:
+def _conditions(entry: Mapping[str, Any], folder: Path, where: str) -> Iterator[tuple[str, Any]]:
     """(kind, path) of the condition images; null is none."""
     named = entry.get("conditions") or {}
     if not isinstance(named, dict):
         raise ValueError(f'{where}: conditions is {named!r}; write {{"canny": "edges/1.png"}}')
     yield from ((kind, path) for kind, path in named.items() if path is not None)
     for name, path in entry.items():
-        if path is not None and name in NO_KIND:
+        if path is not None and name in NO_KIND and (name != "source" or "target" in entry):
             yield UNNAMED, path
         elif path is not None and name.endswith(SUFFIX) and name not in PICTURES:
-            yield name.removesuffix(SUFFIX), path
+            kind = name.removesuffix(SUFFIX)
+            if kind in CONDITIONS or (folder / str(path)).is_file():  # else another field, as original_file_name
+                yield kind, path
 
 
 def _file(folder: Path, path: Any, where: str) -> File:

@@ -16,6 +16,7 @@ Training then neither encodes nor holds the autoencoder's activations (`Denoisin
 
 import dataclasses
 import functools
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -64,9 +65,15 @@ def write_cache(
             captions = [source[index].captions[0] for index in range(len(source))]
             _write_states(text, [*captions, ""], part / STATES, batch)
         about = {"pictures": str(pictures), "vae": str(vae), "text": text and str(text), "scaling_factor": scale}
-        about |= {} if size is None else {"size": size}
+        about |= {"keys": digest(source)} | ({} if size is None else {"size": size})
         (part / INDEX).write_text(json.dumps(about, indent=1) + "\n", "utf-8")
     terminal.say(f"{folder}: scaling factor {scale:.5f}")
+
+
+def digest(source: Source) -> str:
+    """Of the images' keys in their order."""
+    keys = "\n".join(source[index].key for index in range(len(source)))
+    return hashlib.blake2b(keys.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _write_latents(vae: Autoencoder, source: Source, size: int | None, folder: Path, batch: int) -> float:
@@ -113,11 +120,11 @@ def _write_states(text: str | Path, captions: list[str], path: Path, batch: int)
 
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """A folder that `write_cache` wrote for `count` images, of `size` if they are own ones, with `states` or without.
+    """A folder that `write_cache` wrote for a `source`, of `size` if its images are own ones, with `states` or without.
     Arrays stay on disk until a row is accessed. Raises FileNotFoundError or ValueError for another folder."""
 
     folder: Path
-    count: int
+    source: Source
     size: int | None = None
     states: bool = False
 
@@ -125,12 +132,15 @@ class Cache:
         if not (self.folder / MEAN).is_file():
             hint = f"`python -m plugins.data.latent_cache PICTURES VAE {self.folder}` writes them"
             raise FileNotFoundError(f"{self.folder}: no latents here; {hint}")
-        if (found := len(self.arrays[MEAN])) != self.count:
-            raise ValueError(f"{self.folder}: latents of {found} images, not of {self.count}; cache again")
+        if (found := len(self.arrays[MEAN])) != (count := len(self.source)):
+            raise ValueError(f"{self.folder}: latents of {found} images, not of {count}; cache again")
         if self.states and STATES not in self.arrays:
             raise FileNotFoundError(f"{self.folder}: no {STATES} here; cache again with --text BASE")
+        about, keys = read_json(self.folder / INDEX), digest(self.source)
+        if about.get("keys", keys) != keys:
+            raise ValueError(f"{self.folder}: latents of images with other names, or in another order; cache again")
         if self.size is not None:
-            size = read_json(self.folder / INDEX).get("size")
+            size = about.get("size")
             if size != self.size:
                 raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 

@@ -82,7 +82,7 @@ class OwnPicturesConfig(PictureBatches):
 
     @functools.cached_property
     def cache(self) -> Cache | None:
-        return None if self.latents is None else Cache(Path(self.latents), len(self.source), size=self.size)
+        return None if self.latents is None else Cache(Path(self.latents), self.source, size=self.size)
 
     def dataset(self, seed: int) -> grain.MapDataset:
         """As `PictureBatches.dataset`; ValueError also for a missing condition image, if all have to be stored."""

@@ -1,4 +1,4 @@
-"""Images of tensorflow-datasets, by random access (`tfds.data_source`); TensorFlow itself is not needed.
+"""Images of tensorflow-datasets, by random access.
 
     TfdsPictures("coco_captions", caption="captions/text")
     TfdsPictures("tf_flowers", caption="label")                          its class names as captions
@@ -11,13 +11,11 @@ a slash. A key is the record's number.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from common.data.stored import Stored
+from common.data.tfds import open_rows
 from plugins.data.record import Record, Source
-
-INFO = "dataset_info.json"
 
 
 @dataclass(frozen=True)
@@ -40,32 +38,10 @@ class TfdsPictures(Source):
         return Record(f"{index:08d}", Cell(self, index, self.image), texts, conditions)
 
     @functools.cached_property
-    def builder(self) -> Any:
-        """Raises FileNotFoundError for an unknown dataset."""
-        import tensorflow_datasets as tfds  # takes two seconds
-
-        if (Path(self.dataset) / INFO).is_file():
-            return tfds.builder_from_directory(self.dataset)
-        try:
-            return tfds.builder(self.dataset, data_dir=self.data_dir)
-        except (tfds.core.DatasetNotFoundError, ValueError) as error:  # their messages list all names, or none
-            raise FileNotFoundError(f"{self.dataset}: no folder with {INFO}, and no dataset of tfds") from error
-
-    @functools.cached_property
     def rows(self) -> Any:
-        """The `tfds.data_source`, images left encoded. Raises as `builder`; ValueError for a missing feature."""
-        images = [self.image, *self.conditions.values()]
-        known = self.builder.info.features
-        missing = [name for name in (*images, self.caption or self.image) if name.partition("/")[0] not in known]
-        if missing:
-            raise ValueError(f"{self.dataset}: no feature {missing[0]!r}; choose of {', '.join(sorted(known))}")
-        import tensorflow_datasets as tfds
-
-        decoders = dict.fromkeys(images, tfds.decode.SkipDecoding())
-        try:
-            return self.builder.as_data_source(split=self.split, decoders=decoders)
-        except NotImplementedError as error:
-            raise ValueError(f"{self.dataset} has no random access; prepare it as array_record") from error
+        """The `tfds.data_source`; raises as `open_rows`."""
+        images, texts = [self.image, *self.conditions.values()], () if self.caption is None else (self.caption,)
+        return open_rows(self.dataset, self.split, images, texts, self.data_dir)
 
     def texts(self, index: int) -> tuple[str, ...]:
         """The captions of one record."""
@@ -74,7 +50,7 @@ class TfdsPictures(Source):
         found: Any = self.rows[index][first]
         for name in inner:
             found = [each[name] for each in found] if isinstance(found, list) else found[name]
-        feature = self.builder.info.features[first]
+        feature = self.rows.dataset_info.features[first]
         if hasattr(feature, "int2str"):
             return (feature.int2str(int(found)),)
         texts = [found] if isinstance(found, bytes | str) else list(found)

@@ -58,8 +58,5 @@ def _records(path: Path) -> Iterator[Record]:
 
 
 def _json_captions(member: Member) -> tuple[str, ...]:
-    try:
-        entry = parse_json(member.text())
-    except ValueError as error:
-        raise ValueError(f"{member.name}: not JSON ({error}); pack it again") from error
+    entry = parse_json(member.text(), member.name)
     return captions_in(entry if isinstance(entry, dict) else {"caption": entry}, member.name)

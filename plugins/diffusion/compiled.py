@@ -27,6 +27,7 @@ from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
+from common.nn.init import split
 from common.nn.text_encoder import TextStates
 from common.nn.tiling import Tiling
 from common.weights.porting import is_float
@@ -287,12 +288,6 @@ class CompiledFunctions:
                 self._controls.pop(next(iter(self._controls)))
             cached = self._controls[network] = (wanted, own, _place("control", own, *where))
         return graph, cached[2]
-
-
-def split(network: nnx.Module) -> tuple[Any, Tree]:
-    """Graph, and parameters as a pure nested dict."""
-    graph, state = nnx.split(network)
-    return graph, nnx.to_pure_dict(state)
 
 
 def _dtype(params: Tree) -> Any:

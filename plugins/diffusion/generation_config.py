@@ -16,7 +16,7 @@ class GenerationConfig:
     """ddim, ddpm, plms, lcm, euler, euler_karras, euler_ancestral, heun, lms, flow_euler, dpm, dpm_karras, dpm_sde,
     dpm_sde_karras, dpm_3m or unipc; None: the base's own."""
     guidance: int | float = 7.5
-    """Guidance scale; 1 disables guidance and halves the calls of the UNet."""
+    """Guidance scale; 1 (in diffusers also 0) disables guidance and halves the calls of the UNet."""
     rescale: int | float = 0.0
     """Guidance rescale in [0, 1] against over-exposure (2305.08891); 0 disables it, 0.7 is the paper's."""
     height: int | None = None

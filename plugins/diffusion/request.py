@@ -23,6 +23,7 @@ GUIDANCE = GenerationConfig.guidance
 MOST_SIDE = 1 << 14  # pixels
 STRENGTH = 0.8
 STEPS = {"lcm": 4, "others": 50}  # by sampler, where none are given
+MOST_CHUNKS = 64  # of a prompt, where those of a call are repeated to one length
 INVERSION = "ddim_inversion"  # runs from an image to noise
 
 
@@ -92,6 +93,9 @@ def make_request(
     tokenizer, texts = base.texts[0][2], given["prompts"] + given["negative"]
     excess = {} if config.weighted else {text: tokenizer.truncated(text, base.length) for text in texts}
     rows = [len(chunks(text, tokenizer, base.length)[0]) for text in texts] if config.weighted else [1]
+    if (repeated := math.lcm(*rows)) > max(MOST_CHUNKS, *rows):
+        found = f"prompts of {' and '.join(map(str, sorted(set(rows))))} parts are repeated to {repeated} of each"
+        raise ValueError(f"{found}, and {MOST_CHUNKS} is the most; shorten them, or generate them one after the other")
     resolved = config.options() | {"sampler": sampler, "height": height, "width": width, "strength": strength}
     resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale), "steps": steps}
     request = Request(
@@ -100,7 +104,7 @@ def make_request(
         negatives=negatives,
         seeds=tuple(map(int, seeds)),
         calls=len(plan.timesteps),
-        chunks=math.lcm(*rows),
+        chunks=repeated,
         guided=config.guidance != 1 and not base.distilled,
         image=image,
         mask=mask,

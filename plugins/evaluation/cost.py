@@ -20,10 +20,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn.init import split
 from plugins.control import contract, plug_and_play
 from plugins.control.contract import ControlNetwork, StaticNetwork
 from plugins.control.plug_and_play import Injection, PlugAndPlay, reconstruct
-from plugins.diffusion.compiled import encode_image, split
+from plugins.diffusion.compiled import encode_image
 from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import GUIDANCE

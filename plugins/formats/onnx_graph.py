@@ -13,6 +13,7 @@ written. A primitive without a form here is refused by name.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -117,7 +118,7 @@ class Graph:
         from onnx import TensorProto, helper, numpy_helper
 
         array = np.asarray(value)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.str, array.shape, hashlib.sha256(array.tobytes()).digest())
         if key not in self._known:
             name = self._known[key] = f"weight_{len(self.initializers)}"
             half = self._weights == "float16" and array.dtype == np.float32 and array.size > SMALL

@@ -17,9 +17,9 @@ from flax import nnx
 
 from common import terminal
 from common.io.files import check_output_file
-from common.weights.porting import flatten
+from common.weights.porting import assemble, flatten
 from film.io.weights import load_with_metadata, save_model
-from film.porting import from_params
+from film.model import Film
 
 
 def average(
@@ -50,7 +50,7 @@ def average(
     mean = {path: np.mean([np.asarray(each[path], np.float64) for each in leaves], axis=0) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}
     about = {"mean_of": [{"git_commit": header.git_commit, **header.metadata} for _, header in found]}
-    save_model(output, from_params(mean, config), about, dtype=dtype, overwrite=overwrite)
+    save_model(output, assemble(Film, config, mean), about, dtype=dtype, overwrite=overwrite)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from reveal.build.memory_build import CHANGE, Encoder
@@ -44,19 +45,19 @@ class Follower:
         """Items that came otherwise (`reveal add --text`) stay. Raises FileNotFoundError for a missing folder, and as
         `memory_build.add`; then nothing is changed."""
         started, encoder = time.perf_counter(), Encoder(self.assistant, Skips(), self.side, progress)
-        known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
-        followed = {_source(source) for source in self.sources}
-        there: dict[Key, int] = {}
-        for source in self.sources:
-            for file, checksum in documents.checksums(Path(source.path)):
-                there[_source(source), file] = checksum
-        renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
-        old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
-        deleted = [number for key in old for number in known[key][1]]
-        edited = sum(key in renewed for key in old if known[key][1])
         written: list[int] = []
-        self._state = None  # if the change fails, the memory is looked through again
         with memory.changing() as change:
+            known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
+            followed = {_source(source) for source in self.sources}
+            there: dict[Key, int] = {}
+            for source in self.sources:
+                for file, checksum in documents.checksums(Path(source.path)):
+                    there[_source(source), file] = checksum
+            renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
+            old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
+            deleted = [number for key in old for number in known[key][1]]
+            edited = sum(key in renewed for key in old if known[key][1])
+            self._state = None  # if the change fails, the memory is looked through again
             change.delete(deleted)
             for key in old:
                 del known[key]
@@ -87,24 +88,28 @@ def sync(
 def watch(
     memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None
 ) -> Iterator[Report]:
-    """`sync` now, and after each change of the folders that changes the memory, until stopped. Raises as `sync`."""
-    follower = Follower(sources, assistant, side)
-    yield follower.sync(memory)
-    watchfiles = optional("watchfiles", "documents")
-    for _ in watchfiles.watch(*(source.path for source in sources), debounce=4 * QUIET, step=QUIET):
-        before, memory = memory.version, Memory(memory.folder, memory.engine)
-        assistant.memory = memory
+    """`sync` now, and after each change of the folders that changes the memory, until stopped; waits while another
+    program changes it. Raises as `sync`."""
+    follower, begun = Follower(sources, assistant, side), False
+    folders = [source.path for source in sources]
+    timing = {"debounce": 4 * QUIET, "step": QUIET, "rust_timeout": QUIET}
+    # The folders are watched before the first `sync`, or what changes during it would be missed.
+    for changes in optional("watchfiles", "documents").watch(*folders, yield_on_timeout=True, **timing):
+        if not changes and begun:
+            continue
+        memory = assistant.memory = Memory(memory.folder, memory.engine, memory.layout.encoder, wait=math.inf)
         report = follower.sync(memory)
-        if report.version != before:
+        if not begun or report.added or report.removed:
             yield report
+        begun = True
 
 
 def _origins(memory: Memory) -> dict[Key, tuple[int, list[int]]]:
     known: dict[Key, tuple[int, list[int]]] = {}
     for start in range(0, len(ids := memory.rows().ids), CHANGE):
         for item in memory.items(ids[start : start + CHANGE]):
-            if isinstance(origin := item.fields.get("from"), Mapping) and item.id is not None:
-                known.setdefault(_key(item), (int(origin["crc"]), []))[1].append(item.id)
+            if (origin := documents.origin_of(item)) is not None and item.id is not None:
+                known.setdefault(_key(item), (origin["crc"], []))[1].append(item.id)
     return known
 
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import errno
 import json
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -73,7 +74,7 @@ def build(command: commands.Build) -> None:
     _remember(target, encoder, reader)
     if target != folder:
         waiting = f"{PROGRAM}: {folder} is being changed by another program; waiting for its end"
-        with terminal.stopping(f"the new memory is complete: move {target} to {folder}"):
+        with terminal.stopping(f"the new memory is complete: move {target} to {folder}, if it is still there"):
             replace(folder, target, lambda: terminal.complain(waiting))
     _write_report(command, report, str(folder))
 
@@ -103,7 +104,7 @@ def add(command: commands.Add) -> None:
 
 def watch(command: commands.Watch) -> None:
     """Raises as `folder_sync.sync`."""
-    memory = _own(command.memory)
+    memory = _own(command.memory, wait=math.inf)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
         raise ValueError("give the folders, and a memory that was built with --encoder: others have no such items")

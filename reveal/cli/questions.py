@@ -72,10 +72,7 @@ def ask(command: commands.Ask) -> None:
 
 def info(command: commands.Info) -> None:
     if command.list:
-        if command.memory is not None:
-            raise ValueError("--list lists all weights on this machine: leave out the memory")
-        rows = [*at_hand.shipped([pretrained.DATA]), *at_hand.cached("reveal")]
-        command.write(at_hand.table(rows), {"at_hand": [vars(row) for row in rows]})
+        command.write(*at_hand.listing(command.memory, pretrained.DATA.parent, "reveal"))
         return
     memory = Memory(pretrained.memory(command.memory))
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)

@@ -23,11 +23,11 @@ from reveal import pretrained
 from reveal.assistant import Evidence, RetrievedItem, short, text_of
 from reveal.build.memory_build import add_one
 from reveal.cli.commands import Web, load_assistant
-from reveal.memory.items import is_text
 from reveal.memory.memory import Memory
 from reveal.two_tower_assistant import AnyAssistant
 
 MOST_ITEMS = 10
+COPIES = 2  # edited memories that are searched without placing their keys anew
 NEGLIGIBLE = 0.2  # effect of an item on the answer's log-probability
 THUMBNAIL = 160  # longer side of an item's image in pixels
 FLAG = str(EXAMPLES / "estonia.png")
@@ -50,7 +50,25 @@ class Assistants:
     def __init__(self, command: Web):
         self.original = str(pretrained.memory(command.memory))
         self.first = load_assistant(command, self.original)
-        self.of: dict[str, AnyAssistant] = {self.original: self.first}  # by folder of the memory
+        self.copies: dict[str, AnyAssistant] = {}  # by folder of the memory, the last used at the end
+
+    def of(self, memory: str) -> AnyAssistant:
+        """The assistant of the memory in a folder; of copies, the last `COPIES` keep their keys on the device."""
+        if memory == self.original:
+            return self.first
+        if (mine := self.copies.pop(memory, None)) is None:
+            mine = copy.copy(self.first)
+            mine.memory = Memory(memory)
+        self.copies[memory] = mine
+        for older in list(self.copies)[:-COPIES]:
+            del self.copies[older]
+        return mine
+
+    def forget(self, memory: str) -> None:
+        """Removes the copy of a browser that is gone."""
+        if memory != self.original:
+            self.copies.pop(memory, None)
+            shutil.rmtree(Path(memory).parent, ignore_errors=True)
 
     def ask(
         self,
@@ -65,7 +83,7 @@ class Assistants:
         with job(request, progress):
             if image is None and not question.strip():
                 raise ValueError("neither an image nor a question: give one, or both")
-            evidence = self.of[memory].ask(image, question, int(k))
+            evidence = self.of(memory).ask(image, question, int(k))
             if unknown := self.first.processor.unknown(question):
                 gr.Warning(f"not in the network's vocabulary: {', '.join(unknown)}")
         facts: dict[str, Any] = {f"{one.item.id}  {short(text_of(one.item))}": one.item.id for one in evidence.items}
@@ -84,9 +102,7 @@ class Assistants:
                 raise ValueError("no text: write what is to be known in place of this item")
             if memory == self.original:
                 memory = str(shutil.copytree(self.original, folder(request) / "memory"))
-                self.of[memory] = copy.copy(self.first)
-                self.of[memory].memory = Memory(memory)
-            mine = self.of[memory]
+            mine = self.of(memory)
             assert mine.memory is not None
             (item,) = mine.memory.items([number])
             add_one(mine.memory, item.with_text(text), mine, edit=True)
@@ -98,7 +114,7 @@ def text_of_fact(number: int | None, memory: str) -> str:
     if number is None:
         return ""
     (item,) = Memory(memory).items([number])
-    return "\n".join(str(value) for value in item.fields.values() if is_text(value))
+    return "\n".join(item.texts())
 
 
 def page(command: Web) -> gr.Blocks:
@@ -106,7 +122,7 @@ def page(command: Web) -> gr.Blocks:
     assistants = Assistants(command)
     with gr.Blocks() as blocks:
         gr.Markdown("# REVEAL\nQuestions about images, answered from a memory that you can read and change.")
-        memory = gr.State(assistants.original)
+        memory = gr.State(assistants.original, delete_callback=assistants.forget)
         with gr.Row():
             with gr.Column(scale=2, min_width=320):
                 image = gr.Image(label="Picture", type="filepath", sources=["upload", "clipboard"], height=260)

@@ -47,14 +47,14 @@ from reveal.memory.memory import Memory
 from reveal.metrics.retrieval import mrr, pr_recall_at_k, recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
-from reveal.processing.processor import Processor, processor_of, recipe_of
+from reveal.processing.processor import Processor, processor_of, recipe_of, view_costs
 from reveal.reader import Reader, reader_fingerprint
 from reveal.sources.records import Skips
 
 RESULTS, TABLE = "results.json", "results.md"
 COLUMNS = ("set", "score", "retrieval", "questions", "left out", "evaluator", "weights", "memory", "asked")
 Row = dict[str, Any]
-Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "s s 3"]]  # tokens and image
+Input = tuple[Int[np.ndarray, " n"], Float[np.ndarray, "v s s 3"]]  # tokens, views of the image
 Batch = list[tuple[Example, Future[Input | str]]]
 
 
@@ -91,7 +91,9 @@ class Answering:
                 elif two_hops(example.question.text) is None:
                     yield example, next(predictions)
                 else:
-                    answer = self.assistant.ask(read[1], example.question.text, self.k, self.sources, self.decoding)
+                    image, text = example.question.image, example.question.text
+                    assert isinstance(image, Path)  # `read_input` has read it
+                    answer = self.assistant.ask(image, text, self.k, self.sources, self.decoding)
                     ids = [one.item.id for one in answer.items if one.item.id is not None]
                     yield example, Prediction(answer.answer, ids)
 
@@ -109,7 +111,9 @@ class Answering:
     def _predict(self, reader: Reader, inputs: Sequence[Input]) -> list[Prediction]:
         if not inputs:
             return []
-        tokens, images = (np.stack(column) for column in zip(*inputs, strict=True))
+        tokens, views = (np.stack(column) for column in zip(*inputs, strict=True))
+        costs = view_costs(self.assistant.processor.views)
+        images = reader.best_views(tokens, views, costs, self.sources) if self.k else views[:, 0]
         answers = reader.ask(tokens, images, self.k, sources=self.sources, decoding=self.decoding)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)
@@ -125,7 +129,7 @@ def read_input(processor: Processor, example: Example) -> Input | str:
     image = example.question.image
     assert isinstance(image, Path), "published benchmarks keep their images in folders"
     try:
-        return tokens, processor.image(image)
+        return tokens, processor.views_of(image)
     except (OSError, ValueError):
         return "whose picture cannot be read"
 

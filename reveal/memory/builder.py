@@ -75,6 +75,8 @@ class Builder:
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
         id that does not rise; then nothing of this call was written."""
+        if not items:
+            return
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
         start = 0
         while start < len(items):

@@ -11,17 +11,17 @@ v00001-00000/   shards (`shards.py`), by the version that wrote them and a numbe
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import math
 import os
 import re
+import secrets
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from common.io.files import HOST, sync, try_lock
 from reveal.memory.manifest import NAME, WRITTEN
 from reveal.memory.shards import CHECKSUMS, INFO
 
@@ -40,7 +40,8 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, held until it is closed or its program ends, killed or not.
+    """The lock of a folder, held until it is closed or its program ends, killed or not. A file system without locks
+    keeps nobody out.
 
     Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
     another one still holds it after `wait` seconds."""
@@ -52,23 +53,18 @@ class Lock:
         except OSError as error:
             raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
         end = time.monotonic() + wait
-        while True:
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except (BlockingIOError, PermissionError) as error:
-                if time.monotonic() < end:
-                    time.sleep(PAUSE)
-                    continue
-                holder = os.pread(self._file, 200, 0).decode("utf-8", "replace") or "another program"
+        while not try_lock(self._file):
+            if time.monotonic() >= end:
+                holder = os.read(self._file, 200).decode("utf-8", "replace") or "another program"
                 self.close()
-                raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS") from error
+                raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS")
+            time.sleep(PAUSE)
         if not os.fstat(self._file).st_nlink:  # removed by the program that had it until now
             self.close()
             raise Busy(f"another program was {doing} {folder} until now; try again")
         with contextlib.suppress(OSError):  # a full disk: others hear of "another program"
             os.ftruncate(self._file, 0)
-            os.pwrite(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
+            os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
 
     def close(self) -> None:
         if self._file >= 0:
@@ -127,7 +123,8 @@ def discard(folder: Path) -> None:
 
 def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) -> None:
     """Puts the memory `new` in the place of `old`, when no program changes that any more; `waiting` is called if one
-    does. Raises as `check_ours`."""
+    does. What cannot be removed of `old` is removed by the next program that writes beside it. Raises as
+    `check_ours`."""
     check_ours(old)
     try:
         lock = Lock(old, "changing")
@@ -135,7 +132,8 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
         waiting()
         lock = Lock(old, "changing", wait=math.inf)
     with lock:
-        away = Path(tempfile.mkdtemp(prefix=".replaced-", dir=old.parent))
+        away = old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
+        away.mkdir()
         old.rename(away / old.name)
         try:
             new.rename(old)
@@ -143,4 +141,5 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
             (away / old.name).rename(old)
             away.rmdir()
             raise
-        shutil.rmtree(away)
+        sync(old.parent)
+        shutil.rmtree(away, ignore_errors=True)

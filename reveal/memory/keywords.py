@@ -23,8 +23,8 @@ class Keywords:
     def __init__(self, memory: Memory):
         import bm25s
 
-        rows = memory.rows()
-        self.version, self._ids, self._sources = memory.version, rows.ids, rows.source
+        self.manifest, rows = memory.manifest, memory.rows()
+        self._ids, self._sources = rows.ids, rows.source
         starts = range(0, len(rows), BATCH)
         texts = [" ".join(one.texts()) for start in starts for one in memory.items(rows.ids[start : start + BATCH])]
         tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)

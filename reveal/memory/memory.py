@@ -11,12 +11,13 @@ Each change is a new version (`manifest.py`): it is there whole, or not at all, 
 a time. Rows of deleted and edited items stay in their files until `compact` writes the live ones anew. The engine gets
 the keys at the first search after a change.
 
-**Small changes** write a shard each. As soon as a change leaves `FAN` shards of one size (of 1 to 15 live rows, of 16
-to 255, and so on up to `SHARD`), it merges them to one: a memory of n items has about FAN log n small shards, and an
-item is written anew log n times, with a logarithm of base FAN.
+**Small changes** write a shard each. A change that leaves `FAN` shards of one size (of 1 to 15 live rows, of 16 to 255,
+of 256 to 4,095) merges as many to one. Larger shards stay, those of a build among them: a change rewrites some 65,000
+items at most, and an item is written anew some three times.
 
-**Programs that read** go on when another one merges or compacts: what they miss they find in the present version
-(`reopen`), whose items may be others.
+**Programs that read** go on when another one changes or replaces the memory: what they miss they find in the present
+version (`reopen`), whose items may be others. `of_one_version` reads again then, so that what was found, its values and
+its texts belong together.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, SearchResult
 from reveal.memory.folder import SHARD_NAME, Lock, remove_partial, shard_name
 from reveal.memory.items import Item
-from reveal.memory.manifest import Layout, read_manifest, write_manifest
+from reveal.memory.manifest import Layout, Manifest, read_manifest, write_manifest
 from reveal.memory.shards import SHARD, Shard, new_shard, stored_rows
 from reveal.memory.versions import Change, Snapshot
 
@@ -47,7 +48,7 @@ BATCH = 256  # items in RAM at a time where all are rewritten
 
 FAN = 16  # shards of one size that are merged
 
-_SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, int]] = weakref.WeakKeyDictionary()
+_SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, Manifest]] = weakref.WeakKeyDictionary()
 
 
 class Memory(Snapshot):
@@ -81,29 +82,33 @@ class Memory(Snapshot):
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d], of all sources or of those named; `log_gate` [b s] is of all sources.
         Raises ValueError for shapes that do not fit and for a source that is not there."""
-        numbers = None if sources is None else [self.layout.number(source) for source in sources]
         if self.engine is None:
             from reveal.memory.engines.exact import ExactEngine
 
             self.engine = ExactEngine()
         engine = self.engine
-        if _SEARCHED.get(engine) != (self._token, self.version):
-            _SEARCHED.pop(engine, None)  # an update that fails leaves keys of neither
-            self._again(lambda: engine.update(self.rows(), len(self.layout.sources), self.version))
-            _SEARCHED[engine] = self._token, self.version
-        return engine.search(query, k, sources=numbers, log_gate=log_gate)
+
+        def found() -> SearchResult:
+            numbers = None if sources is None else [self.layout.number(source) for source in sources]
+            if _SEARCHED.get(engine) != (self._token, self.manifest):
+                _SEARCHED.pop(engine, None)  # an update that fails leaves keys of neither
+                engine.update(self.rows(), len(self.layout.sources), self.version)
+                _SEARCHED[engine] = self._token, self.manifest
+            return engine.search(query, k, sources=numbers, log_gate=log_gate)
+
+        return self.of_one_version(found)
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """As `Snapshot.items`, also when another program has removed the files that were open."""
-        return self._again(super().items, ids)
+        return self.of_one_version(super().items, ids)
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
         """As `Snapshot.keys` and `items`."""
-        return self._again(super().keys, ids)
+        return self.of_one_version(super().keys, ids)
 
     def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
         """As `Snapshot.values` and `items`."""
-        return self._again(super().values, ids)
+        return self.of_one_version(super().values, ids)
 
     def reopen(self) -> bool:
         """Opens the version on the disk; returns whether another program has changed it. Raises as the constructor."""
@@ -120,13 +125,19 @@ class Memory(Snapshot):
         self.__dict__.update(vars(present))
         return True
 
-    def _again(self, read: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return read(*arguments)
-        except FileNotFoundError:
-            if not self.reopen():
-                raise
-            return read(*arguments)
+    def of_one_version(self, read: Callable[..., Any], *arguments: Any) -> Any:
+        """What `read` returns. It is called again in the present version if it missed what another program has changed,
+        and if it only went on because one of its own reads was in that version. Raises as it does."""
+        while True:
+            begun = self.manifest
+            try:
+                result = read(*arguments)
+            except (FileNotFoundError, ValueError):
+                if self.manifest is begun and not self.reopen():
+                    raise
+            else:
+                if self.manifest is begun:
+                    return result
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """Adds items in a new version, and returns their ids. Raises as `Change.add`."""
@@ -134,9 +145,15 @@ class Memory(Snapshot):
             return change.add(items, keys, values)
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`."""
+        """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`, and ValueError
+        for one that another program has changed since this memory was opened."""
+        opened = self.version
         with self.changing() as change:
             change.edit(items, keys, values)
+            if self.version > opened:
+                rows = self.rows()
+                if late := {item.id for item in items} & set(rows.ids[rows.versions > opened].tolist()):
+                    raise ValueError(f"another program has changed item {late.pop()} of {self.folder}: edit it again")
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Deletes items, in a new version. Raises as `Change.delete`."""
@@ -180,21 +197,20 @@ class Memory(Snapshot):
             self._commit(self._rewrite(self.folder, layout, version, encode), version=version, layout=layout)
 
     def _merged(self, shards: list[Shard], version: int) -> list[Shard]:
-        """The shards of a version that is being written, with those of one size merged (module docstring)."""
-        while True:
-            sizes: dict[int, list[Shard]] = {}
-            for shard in shards:
-                rows = sum(shard.info.counts)
-                if rows < SHARD:
-                    sizes.setdefault((max(rows, 1).bit_length() - 1) // (FAN.bit_length() - 1), []).append(shard)
-            group = next((found for found in sizes.values() if len(found) >= FAN), None)
-            if group is None:
-                return shards
-            part = copy.copy(self)  # of the group alone
-            part.shards = group
-            begun = len(list(self.folder.glob(f"v{version:05d}-*")))
-            merged = part._rewrite(self.folder, self.layout, version, None, begun)
-            shards = [shard for shard in shards if shard not in group] + merged
+        """The shards of a version that is being written, with `FAN` of one size merged (module docstring)."""
+        sizes: dict[int, list[Shard]] = {}
+        for shard in shards:
+            rows = sum(shard.info.counts)
+            if rows < SHARD // FAN:
+                sizes.setdefault((max(rows, 1).bit_length() - 1) // (FAN.bit_length() - 1), []).append(shard)
+        group = next((found[:FAN] for found in sizes.values() if len(found) >= FAN), None)
+        if group is None:
+            return shards
+        part = copy.copy(self)  # of the group alone
+        part.shards = group
+        begun = len(list(self.folder.glob(f"v{version:05d}-*")))
+        merged = part._rewrite(self.folder, self.layout, version, None, begun)
+        return [shard for shard in shards if shard not in group] + merged
 
     def _rewrite(
         self, folder: Path, layout: Layout, version: int, encode: Encode | None, begun: int = 0

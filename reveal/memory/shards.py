@@ -18,9 +18,10 @@ needs no thousand open files. A writer appends to the files of a hidden folder; 
 end, and the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
 
 **Checksums.** A disk may give other bytes than it got. The manifest has the CRC-32C of each file, `checksums.npy` those
-of its blocks of 64 KiB. A `Shard` compares each block that it reads, once: so what is searched, shown, merged and
-compacted is what was written, for some 10 microseconds a block. Of shards from before 2026-11-24, which have no
-`checksums.npy`, blocks of larger files are compared by `verify` alone.
+of its blocks of 64 KiB. A `Shard` compares each block that it reads, once, and anew if another file has got the name,
+as after `reveal build --overwrite`: so what is searched, shown, merged and compacted is what was written, for some 10
+microseconds a block. Of shards from before 2026-11-24, which have no `checksums.npy`, blocks of larger files are
+compared by `verify` alone.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Shard:
 
     def __init__(self, folder: Path, info: ShardInfo, layout: Layout):
         self.folder, self.info, self._layout = folder / info.name, info, layout
-        self._unread: dict[str, np.ndarray] = {}  # which blocks of a file were not compared yet
+        self._unread: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}  # a file, and its blocks not compared yet
         for name, (size, _) in info.files.items():
             path = self.folder / name
             if not path.is_file():
@@ -144,10 +145,14 @@ class Shard:
         """A mapped file. Compares the blocks of these parts with their checksums first; `start` None: all blocks."""
         size = self.info.files[name][0]
         with (self.folder / name).open("rb") as file:  # `np.memmap` takes three times as long
-            if (found := os.fstat(file.fileno()).st_size) != size:
+            status = os.fstat(file.fileno())
+            if (found := status.st_size) != size:
                 raise ValueError(f"{self.folder / name} has {found} bytes now, not {size}: copy the memory again")
             data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
-        unread = self._unread.setdefault(name, np.ones(-(-size // BLOCK), bool))
+        identity = status.st_dev, status.st_ino, status.st_ctime_ns
+        if name not in self._unread or self._unread[name][0] != identity:
+            self._unread[name] = identity, np.ones(-(-size // BLOCK), bool)
+        unread = self._unread[name][1]
         if not unread.any() or (expected := self._expected(name)) is None:
             return data
         touched = unread

@@ -5,23 +5,19 @@
 | function | what it is |
 | --- | --- |
 | `recall_at_k` | share of queries with a relevant item among the first k ("hit" recall) |
-| `fraction_recall_at_k` | mean of the relevant items among the first k over as many as possible, min(k, all relevant) |
 | `mrr` | mean reciprocal rank: 1 / rank of the first relevant item, 0 if it is missing |
 | `pr_recall_at_k` | hit recall without relevance labels: a passage that contains an answer is relevant |
 | `gate_accuracy` | share of queries whose gate is highest for the correct source |
 
-The first two are the same number if each query has one relevant item. Papers call both "recall@k": state which. A list
-shorter than k is taken whole, so recall at 10 of 5 items is that at 5.
+A list shorter than k is taken whole, so recall at 10 of 5 items is that at 5.
 
 **Pseudo-relevance.** OK-VQA has no labelled passages. What is published as PRRecall@k (Luo et al., "Weakly-Supervised
 Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; also RA-VQA) counts a passage as relevant
 if an answer is a substring, in lower case. It flatters: "art" is found in "party", and "no" almost everywhere.
-`whole_words=True` searches the answer between word boundaries, which is stricter and not the published number.
 """
 
 from __future__ import annotations
 
-import re
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -35,12 +31,9 @@ Relevant = Sequence[Collection[Any]] | Int[np.ndarray, "n r"]
 
 def recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
     """Raises ValueError for k below 1, and unless each query has a relevant item."""
-    return statistics.fmean(found > 0 for found, _ in _counts(ranked, relevant, k))
-
-
-def fraction_recall_at_k(ranked: Ranked, relevant: Relevant, k: int) -> float:
-    """Raises as `recall_at_k`."""
-    return statistics.fmean(found / min(k, count) for found, count in _counts(ranked, relevant, k))
+    _check(ranked, relevant, k)
+    pairs = zip(ranked, map(_as_set, relevant), strict=True)
+    return statistics.fmean(not wanted.isdisjoint(_as_set(items[:k])) for items, wanted in pairs)
 
 
 def mrr(ranked: Ranked, relevant: Relevant) -> float:
@@ -52,23 +45,18 @@ def mrr(ranked: Ranked, relevant: Relevant) -> float:
     )
 
 
-def pr_recall_at_k(
-    passages: Sequence[Sequence[str]], answers: Sequence[Sequence[str]], k: int, whole_words: bool = False
-) -> float:
+def pr_recall_at_k(passages: Sequence[Sequence[str]], answers: Sequence[Sequence[str]], k: int) -> float:
     """Raises as `recall_at_k`."""
     _check(passages, answers, k)
     return statistics.fmean(
-        any(contains_answer(text, known, whole_words) for text in texts[:k])
-        for texts, known in zip(passages, answers, strict=True)
+        any(contains_answer(text, known) for text in texts[:k]) for texts, known in zip(passages, answers, strict=True)
     )
 
 
-def contains_answer(text: str, answers: Sequence[str], whole_words: bool = False) -> bool:
+def contains_answer(text: str, answers: Sequence[str]) -> bool:
     """Whether one of the non-empty answers is a substring of the text, in lower case."""
-    text, known = text.lower(), [answer.strip().lower() for answer in answers if answer.strip()]
-    if whole_words:
-        return any(re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", text) for answer in known)
-    return any(answer in text for answer in known)
+    text = text.lower()
+    return any(answer.strip().lower() in text for answer in answers if answer.strip())
 
 
 def gate_accuracy(gates: Float[np.ndarray, "n sources"], correct: Int[np.ndarray, " n"]) -> float:
@@ -77,13 +65,6 @@ def gate_accuracy(gates: Float[np.ndarray, "n sources"], correct: Int[np.ndarray
     if not len(gates) or correct.min() < 0 or correct.max() >= gates.shape[1]:
         raise ValueError(f"gates {gates.shape}, sources {sorted(set(correct.tolist()))}: each is a column, from 0")
     return float(np.mean((np.argmax(gates, axis=1) == correct) & np.isfinite(gates).all(axis=1)))
-
-
-def _counts(ranked: Ranked, relevant: Relevant, k: int) -> list[tuple[int, int]]:
-    """For each query: the relevant items among the first k, and all of them."""
-    _check(ranked, relevant, k)
-    pairs = zip(ranked, map(_as_set, relevant), strict=True)
-    return [(len(_as_set(items[:k]) & wanted), len(wanted)) for items, wanted in pairs]
 
 
 def _as_set(items: Collection[Any] | np.ndarray) -> set[Any]:

@@ -31,6 +31,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from common.nn.init import split
 from reveal.network.config import PAD, RevealConfig
 from reveal.network.fusion import AttentiveFusion, Fused
 from reveal.network.generator import Decoding, Generated, generate
@@ -203,8 +204,7 @@ class Reveal(nnx.Module):
 
     def generate(self, fused: Fused, decoding: Decoding) -> Generated:
         """The answers; compiled once per shape and `decoding`."""
-        graph, params = nnx.split(self)
-        return _generate(graph, nnx.to_pure_dict(params), fused.states, fused.mask, decoding)
+        return _generate(*split(self), fused.states, fused.mask, decoding)
 
 
 @partial(jax.jit, static_argnums=(0, 4))

@@ -12,10 +12,7 @@ import math
 import re
 from collections.abc import Mapping
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from common.nn.init import blank
 from common.weights import porting
@@ -105,7 +102,7 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
 
     A checkpoint without a source gate (those of warm start have none) gets a uniform one. Raises ValueError that lists
     every parameter that is missing, left over, or of another size."""
-    graph, shapes = blank(Reveal, config)
+    shapes = blank(Reveal, config)[1]
     kernel, bias = source_name("gate.map.kernel"), source_name("gate.map.bias")
     if kernel not in variables and bias not in variables:
         uniform = {kernel: np.zeros((config.key_dim, config.sources), np.float32)}
@@ -117,7 +114,7 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
     }
     table = {ours: porting.Entry(theirs) for ours, theirs in names.items()}
     values = porting.port({**variables, **stored}, table, shapes)
-    return nnx.merge(graph, porting.unflatten_like(jax.tree.map(jnp.asarray, values), shapes))
+    return porting.assemble(Reveal, config, values)
 
 
 def scenic_config(variables: Mapping[str, np.ndarray]) -> RevealConfig:

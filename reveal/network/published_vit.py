@@ -5,8 +5,8 @@
 | ViT | a folder of transformers'; big_vision's or vision_transformer's .npz |
 | CLIP, SigLIP | a folder of transformers', of which the vision tower is read |
 
-A class token has its position added, and CLIP's normalisation of images is folded into the patches' kernel, so that
-every network takes images in [-1, 1].
+A class token has its position added, and the normalisation of images that `preprocessor_config.json` states is folded
+into the map of the patches, so that every network takes images in [-1, 1].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from flax import nnx
 
 from common.io.flax_files import read_flax
-from common.io.image_preparation import CLIP_MEAN, CLIP_STD
+from common.io.image_preparation import CLIP_MEAN, CLIP_STD, FILE, HALF
 from common.io.tensor_files import about, open_folder, read_json
 from common.nn.json_config import check_supported
 from common.weights import porting
@@ -76,7 +76,8 @@ def read_vit(path: str | Path) -> PublishedVit:
         if path.suffix == ".npz":
             config, stored, name_of = _big_vision(read_flax(path))
         else:
-            config, stored, name_of = _transformers_vit(read_json(path / CONFIG), open_folder(path))
+            preparation = read_json(path / FILE) if (path / FILE).is_file() else {}
+            config, stored, name_of = _transformers_vit(read_json(path / CONFIG), preparation, open_folder(path))
         vit = nnx.eval_shape(lambda: Vit(config, outputs=1, rngs=nnx.Rngs(0)))
         leaves = porting.flatten(nnx.to_pure_dict(nnx.state(vit)))
         target = {ours: leaf for ours, leaf in leaves.items() if not ours.startswith("head.")}
@@ -116,7 +117,7 @@ def _big_vision(arrays: Arrays) -> tuple[VitConfig, Arrays, Callable[[str], Entr
 
 
 def _transformers_vit(
-    fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+    fields: Mapping[str, Any], preparation: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> tuple[VitConfig, Arrays, Callable[[str], Entry]]:
     """A ViT of transformers, or the vision tower of its CLIP or SigLIP, without classifier, pooling and text tower."""
     kind = str(fields.get("model_type")).removesuffix("_vision_model")
@@ -131,11 +132,16 @@ def _transformers_vit(
     found[position] = found[position].reshape(1, -1, found[position].shape[-1])
     if found[patch].ndim == 4:
         found[patch] = found[patch].transpose(2, 3, 1, 0)
-    if kind == "clip":  # (pixels - mean) / std of pixels in [0, 1] = gain * (2 pixels - 1) + shift
-        std = np.array(CLIP_STD, np.float32)[:, None]
-        shift = ((0.5 - np.array(CLIP_MEAN, np.float32)[:, None]) / std * found[patch]).sum((0, 1, 2))
+    check_supported("do_normalize", preparation.get("do_normalize", True), (True,))
+    mean = np.array(preparation.get("image_mean", CLIP_MEAN if kind == "clip" else HALF), np.float32)[..., None]
+    std = np.array(preparation.get("image_std", CLIP_STD if kind == "clip" else HALF), np.float32)[..., None]
+    if mean.shape != (3, 1) or std.shape != (3, 1) or not (std > 0).all():
+        raise ValueError(f"image_mean {mean.ravel()}, image_std {std.ravel()}: give 3 numbers each, of std above 0")
+    if found[patch].shape[2:3] == (3,):  # (pixels - mean) / std of pixels in [0, 1] = gain * (2 pixels - 1) + shift
+        bias, shift = names["patches.bias"], ((0.5 - mean) / std * found[patch]).sum((0, 1, 2))
         found[patch] = found[patch] / (2 * std)
-        found[names["patches.bias"]] = shift
+        if bias in found or kind == "clip":  # which has none
+            found[bias] = found.get(bias, 0) + shift
     if token in found:
         found[token] = found[token].reshape(1, 1, -1)
         _split_class_token(found, token, position)

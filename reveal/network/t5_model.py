@@ -16,6 +16,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from common.nn.init import split
 from reveal.network.config import PAD, RevealConfig
 from reveal.network.generator import Decoding, Generated, generate
 from reveal.network.layers import Embedding, RMSNorm
@@ -44,8 +45,7 @@ class T5(nnx.Module):
 
     def generate(self, tokens: Int[Array | np.ndarray, "b n"], decoding: Decoding) -> Generated:
         """A text for each row; compiled once per shape and `decoding`."""
-        graph, params = nnx.split(self)
-        return _generate(graph, nnx.to_pure_dict(params), jnp.asarray(tokens), decoding)
+        return _generate(*split(self), jnp.asarray(tokens), decoding)
 
 
 @partial(jax.jit, static_argnums=(0, 3))

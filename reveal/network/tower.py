@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.nn.layers import convolution
 from reveal.network.config import TowerConfig
 from reveal.network.layers import RMSNorm
 
@@ -39,8 +40,7 @@ class Convolution(nnx.Module):
         self.stride = stride
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b g v o"]:
-        kernel, strides = self.kernel[...].astype(x.dtype), (self.stride, self.stride)
-        y = jax.lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        y = convolution(x, self.kernel[...].astype(x.dtype), self.stride)
         return y + self.bias[...].astype(x.dtype)
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 
-from common.nn.init import blank
+from common.io.tensor_files import about
 from common.weights import model_file
-from common.weights.porting import Tree, unflatten_like
+from common.weights.porting import Tree, assemble
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
 from reveal.network.tower import Tower
@@ -22,17 +19,8 @@ KIND = "reveal"
 FILE = "weights.safetensors"
 
 
-def save(
-    path: str | Path,
-    params: Tree,
-    config: RevealConfig,
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    dtype: str | None = None,
-    overwrite: bool = False,
-) -> Path:
-    """Raises as `common.weights.model_file.save_weights`."""
-    options: dict[str, Any] = dict(metadata=metadata, dtype=dtype, overwrite=overwrite)
+def save(path: str | Path, params: Tree, config: RevealConfig, **options: Any) -> Path:
+    """`options` and errors as of `common.weights.model_file.save_weights`."""
     return model_file.save_weights(path, params, kind=KIND, config=dataclasses.asdict(config), **options)
 
 
@@ -44,8 +32,8 @@ def load(path: str | Path) -> Reveal:
 def load_with_metadata(path: str | Path) -> tuple[Reveal, model_file.Metadata]:
     """The network and the file's header; raises as `load`."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
-    graph, shapes = blank(Reveal, RevealConfig.from_json(header.config), len(flat))
-    return nnx.merge(graph, _fill(flat, shapes, path)), header
+    with about(Path(path)):
+        return assemble(Reveal, RevealConfig.from_json(header.config), flat), header
 
 
 def load_params(path: str | Path, config: RevealConfig) -> Tree:
@@ -55,7 +43,8 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
     stored = RevealConfig.from_json(header.config)
     if dataclasses.replace(stored, prior=config.prior, tower=stored.tower or config.tower) != config:
         raise ValueError(f"{path} holds {stored}, the task asks for {config}: set task.network to the file's")
-    params = _fill(flat, blank(Reveal, stored, len(flat))[1], path)
+    with about(Path(path)):
+        params = nnx.to_pure_dict(nnx.state(assemble(Reveal, stored, flat)))
     if stored.tower is None and config.tower is not None:
         tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
         params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}
@@ -66,10 +55,3 @@ def file_of(path: str | Path) -> Path:
     """The file itself, or that in a run's folder."""
     path = Path(path)
     return path / FILE if path.is_dir() else path
-
-
-def _fill(flat: Mapping[str, np.ndarray], shapes: Tree, path: str | Path) -> Tree:
-    try:
-        return unflatten_like({name: jnp.asarray(x) for name, x in flat.items()}, shapes)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

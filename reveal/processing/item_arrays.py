@@ -78,7 +78,8 @@ def arrays_of(
         if item.source not in sources:
             raise ValueError(f"item {number} is of source {item.source!r}, sources are {', '.join(sources)}: add it")
         if number is None or number in rows or not 0 <= number < 2**31:
-            raise ValueError(f"item {number} of {item.source}: ids are unique, 0 to 2^31 - 1; set first_id")
+            rule = "ids are unique, in training 0 to 2^31 - 1: number items and gold anew, or set a reader's first_id"
+            raise ValueError(f"item {number} of {item.source}: {rule}")
         rng = np.random.default_rng([CROP_SEED, number])
         row = row_of(item, tokenizer, length, size, skips, rng, crop, drop_image)
         if row is not None:

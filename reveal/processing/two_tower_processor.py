@@ -27,6 +27,7 @@ from common.io.images import check_image, read_image, to_uint8
 from common.nn.two_towers import TwoTowerConfig
 from reveal.memory.items import Item
 from reveal.processing.processor import CUT, Row, text_of, usable_row
+from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -137,8 +138,8 @@ class TwoTowerProcessor:
 
     def row(self, item: Item, skips: Skips) -> Row | None:
         """An item's ids and image; None, and counted, if it cannot be used."""
-        origin = item.fields.get("from")
-        name = f"{origin['file']}, part {origin['part']}" if isinstance(origin, Mapping) else f"item {item.id}"
+        origin = origin_of(item)
+        name = f"{origin['file']}, part {origin['part']}" if origin else f"item {item.id}"
         tokens, count = self.tokenizer(text_of(item, SEPARATOR))
         if count > len(tokens):
             skips.note(f"{CUT} {len(tokens)} tokens to find it by", name)

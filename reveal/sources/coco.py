@@ -24,8 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common.io.files import require_file
-from common.io.json_text import parse_json
+from common.io.tensor_files import read_json
 from reveal.sources.images import coco_names
 from reveal.sources.records import Record, Skips
 from reveal.sources.wikidata import listed
@@ -43,11 +42,11 @@ def vqa(
     answers_of: dict[Any, tuple[str, ...]] = {}
     types: dict[Any, Any] = {}
     if annotations is not None:
-        for row in rows_of(read_json(annotations), "annotations", annotations):
+        for row in rows_of(read_json(annotations, object), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
                 texts = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
                 answers_of[row["question_id"]], types[row["question_id"]] = _texts(texts), row.get("answer_type")
-    for number, row in enumerate(rows_of(read_json(path), "questions", path)):
+    for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if _has(row, where, skips, question_id=int, image_id=int, question=str):
             answers = answers_of.get(row["question_id"], ())
@@ -74,7 +73,7 @@ def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> It
 
 def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """A-OKVQA; ids are places in the list, its own are no numbers. The test set has no answers. Metadata: the row."""
-    for number, row in enumerate(rows_of(read_json(path), "questions", path)):
+    for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {number}"
         if _has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
@@ -84,7 +83,7 @@ def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """COCO's captions and NoCaps; the id is the image's in its file."""
-    data = read_json(path)
+    data = read_json(path, object)
     captions_of: dict[Any, list[str]] = {}
     for row in rows_of(data, "annotations", path, needed=False):
         if isinstance(row.get("image_id"), int):
@@ -98,7 +97,7 @@ def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 def karpathy(path: str | Path, splits: str | Sequence[str] = ("train", "restval"), *, skips: Skips) -> Iterator[Record]:
     """Karpathy's split of COCO's captions (`dataset_coco.json`); `splits` is a list or "train,restval"."""
     chosen = listed(splits)
-    for number, row in enumerate(rows_of(read_json(path), "images", path)):
+    for number, row in enumerate(rows_of(read_json(path, object), "images", path)):
         where = f"{path} picture {number}"
         if _has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
             raw = [sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)]
@@ -117,14 +116,6 @@ def image_names(row: Row) -> tuple[str, ...]:
     number = _coco_number(row)
     names = tuple(row[name] for name in NAMES if isinstance(row.get(name), str) and row[name])
     return names if number is None else (str(number), *names)
-
-
-def read_json(path: str | Path) -> Any:
-    """Raises OSError, and ValueError for a file that is no JSON."""
-    try:
-        return parse_json(require_file(path).read_text("utf-8-sig"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON ({error}); unpack it, or copy it again") from error
 
 
 def rows_of(data: Any, name: str, path: str | Path, needed: bool = True) -> list[Row]:

@@ -24,11 +24,13 @@ import logging
 import re
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from common.io.images import READABLE
 from reveal.memory.engines.engine import optional
+from reveal.memory.items import Item
 from reveal.sources.folder import Empty, groups
 from reveal.sources.records import NO_HANDLES, Record, Skips
 
@@ -99,6 +101,13 @@ def checksums(folder: Path) -> Iterator[tuple[str, int]]:
                     if error.errno in NO_HANDLES:
                         raise
             yield _name(folder, files), checksum
+
+
+def origin_of(item: Item) -> Mapping[str, Any] | None:
+    """The item's `from`; None without one, and for another field of that name."""
+    origin, types = item.fields.get("from"), {"file": str, "part": int, "crc": int}
+    ours = isinstance(origin, Mapping) and all(isinstance(origin.get(name), kind) for name, kind in types.items())
+    return origin if ours else None
 
 
 def _name(folder: Path, files: Sequence[Path]) -> str:

@@ -30,8 +30,8 @@ from typing import Any
 
 from common.data.text import open_text
 from common.io.files import require_file
+from common.io.tensor_files import read_json
 from reveal.metrics.evqa import KINDS
-from reveal.sources.coco import read_json
 from reveal.sources.records import Record, Skips
 
 NEEDED = ("question", "answer", "question_type", "dataset_image_ids")
@@ -95,7 +95,7 @@ def names_of(files: Sequence[str | Path]) -> dict[str, str]:
     """File names of images by their ids as texts. Raises OSError, and ValueError for files of another kind."""
     file_names: dict[str, str] = {}
     for file in files:
-        content = read_json(file)
+        content = read_json(file, object)
         images = content.get("images") if isinstance(content, Mapping) else None
         if isinstance(images, list):
             named = ((row.get("id"), row.get("file_name")) for row in images if isinstance(row, Mapping))

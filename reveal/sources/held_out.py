@@ -25,6 +25,7 @@ from typing import Any
 from common.data.files import walk
 from common.data.stored import Member
 from common.io.images import READABLE
+from common.io.tensor_files import read_json
 from reveal.sources import coco, evqa, jsonl
 from reveal.sources.records import Question, Skips, file_bytes
 
@@ -42,7 +43,7 @@ def image_ids(path: str | Path) -> frozenset[str]:
         names = frozenset(map(jsonl.image_name, (row for _, _, row in jsonl.objects(path, Skips()))))
     else:
         try:
-            data = coco.read_json(path)
+            data = read_json(path, object)
         except ValueError as error:
             raise ValueError(f"{error}; to leave out its pictures, {ACCEPTED}") from error
         kind = next((name for name in LISTS if isinstance(data, Mapping) and name in data), "questions")

@@ -99,11 +99,7 @@ def lines_of(paths: Sequence[Path]) -> Iterator[str]:
                 if ".jsonl" not in path.suffixes:
                     yield line.strip()
                     continue
-                try:
-                    yield from _texts(parse_json(line))
-                except ValueError as error:
-                    start = line.strip()[:40]
-                    raise ValueError(f"{path}: {start!r} is no JSON ({error}); write one object a line") from error
+                yield from _texts(parse_json(line, f"{path}, {line.strip()[:40]!r}"))
 
 
 def _texts(value: Any) -> Iterator[str]:

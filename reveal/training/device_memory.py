@@ -94,7 +94,8 @@ def rows_of(contents: Contents, ids: Integer[Array, "*b"]) -> Int[Array, "*b"]:
 def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> Any:
     """`array[rows]` of each array of a tree, which the mesh may split by rows; without gradients.
 
-    Each device looks up all rows in its share, 0 for others', and the sum goes to those that hold the batch's part."""
+    Each device looks up all rows in its share, 0 for others', and the sum goes to those that hold the batch's part: one
+    column of `rows` at a time, for the look-up is as large as that of the whole batch."""
     arrays = jax.tree.map(jnp.asarray, arrays)
     count = len(jax.tree.leaves(arrays)[0])
     if mesh is None or mesh.devices.size == 1 or count % mesh.devices.size:
@@ -105,16 +106,24 @@ def gather(arrays: Any, rows: Int[Array, "b ..."], mesh: Mesh | None = None) -> 
         if split:
             rows = lax.all_gather(rows, axes, tiled=True)
         here = rows - lax.axis_index(axes) * share
-        own = (here >= 0) & (here < share)
 
-        def look_up(array: Array) -> Array:
-            found = array[jnp.where(own, here, 0)]
-            mine = own.reshape(own.shape + (1,) * (found.ndim - own.ndim))
-            found = jnp.where(mine, found, 0)  # of booleans: integers, which can be summed
-            total = lax.psum_scatter(found, axes, tiled=True) if split else lax.psum(found, axes)
-            return total.astype(array.dtype)
+        def of_column(here: Array) -> Any:
+            own = (here >= 0) & (here < share)
 
-        return jax.tree.map(look_up, shares)
+            def look_up(array: Array) -> Array:
+                found = array[jnp.where(own, here, 0)]
+                mine = own.reshape(-1, *(1,) * (found.ndim - 1))
+                found = jnp.where(mine, found, 0)  # of booleans: integers, which can be summed
+                total = lax.psum_scatter(found, axes, tiled=True) if split else lax.psum(found, axes)
+                return total.astype(array.dtype)
+
+            return jax.tree.map(look_up, shares)
+
+        def of_rows(columns: Array) -> Array:
+            found = jnp.moveaxis(columns, 0, 1)
+            return found.reshape(len(found), *rows.shape[1:], *found.shape[2:])
+
+        return jax.tree.map(of_rows, lax.map(of_column, here.reshape(len(here), -1).T))
 
     by_row, whole = PartitionSpec(axes), PartitionSpec(axes) if split else PartitionSpec()
     mapped = jax.shard_map(of_each_device, mesh=mesh, in_specs=(by_row, whole), out_specs=whole, check_vma=False)

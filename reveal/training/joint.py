@@ -192,12 +192,12 @@ class Joint(RevealTask):
         context: Context,
     ) -> tuple[Float[Array, "b k c d"], Float[Array, "b k"]]:
         """Values and scores of the hits, the first ones re-encoded."""
-        keys, values = device_memory.gather(encoded, jnp.maximum(hits.rows, 0), context.mesh)
+        keys, values = device_memory.gather(encoded, jnp.maximum(hits.rows[:, self.fresh :], 0), context.mesh)
         if self.fresh:
             items = device_memory.take(contents, hits.rows[:, : self.fresh], context.mesh)
             item = self.encode(model, items, batch, context.key)
-            keys = jnp.concatenate([item.key, keys[:, self.fresh :]], axis=1)
-            values = jnp.concatenate([item.value, values[:, self.fresh :]], axis=1)
+            keys = jnp.concatenate([item.key, keys], axis=1)
+            values = jnp.concatenate([item.value, values], axis=1)
         return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))
 
     def recall(self, hits: Hits, contents: Contents, batch: Batch) -> dict[str, Array]:

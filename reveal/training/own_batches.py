@@ -20,9 +20,9 @@ Prefix language modelling splits all captions of a batch after the same number o
 et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
 **Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): an image of
-224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. Item images may be cropped
-(`item_crop`) or dropped (`drop_image`) for the warm start, so that retrieval cannot compare pixels. Both are drawn once
-per item, not per step as in the reference.
+224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. For the warm start, images of
+questions may be cropped (`crop`), and those of items cropped (`item_crop`) or dropped (`drop_image`), so that retrieval
+cannot compare pixels. What becomes of an item is drawn once, not per step as in the reference.
 
 **Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
 question would teach that its key is to be far from all questions.
@@ -35,11 +35,10 @@ takes its place, unless `strict`.
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -49,7 +48,7 @@ from jaxtyping import Int, UInt8
 
 from common.data.stored import decode_picture
 from common.io.images import from_uint8
-from common.training.batches import batches
+from common.training.batches import Batched, Readable
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
@@ -64,7 +63,7 @@ _SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True)
-class OwnDataConfig:
+class OwnDataConfig(Batched):
     """Items and the questions about them."""
 
     knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
@@ -82,13 +81,12 @@ class OwnDataConfig:
     drop_image: float | int = 0  # share of the items with text whose image is dropped
     negatives: int = 1  # per question, where questions name their gold items
     strict: bool = False  # unusable items and questions are errors; readers have a `strict` of their own
-    batch_size: int = 64  # over all processes
-    threads: int = 2  # readers inside this process
-    buffer: int = 8  # batches that they may prepare ahead
+    batch_size: int = field(default=64, kw_only=True)
 
     def __post_init__(self) -> None:
         """Raises ValueError for invalid options; opens no file."""
-        positive = ("image_size", "item_length", "text_length", "batch_size", "threads", "buffer")
+        super().__post_init__()
+        positive = ("image_size", "item_length", "text_length")
         small = [f"{name} {getattr(self, name)}" for name in positive if getattr(self, name) < 1]
         if small or self.answer_length < 2 or min(self.prefix, self.negatives) < 0:
             raise ValueError(
@@ -108,20 +106,15 @@ class OwnDataConfig:
             raise ValueError(f"sources are {list(self.sources)}: name each source of knowledge once")
         object.__setattr__(self, "sources", tuple(self.sources))
 
-    def batches(
-        self, seed: int, process_index: int | None = None, process_count: int | None = None
-    ) -> grain.DatasetIterator:
-        """The endless stream of this seed, or this process's part of it (defaults: what JAX says).
-
-        Raises OSError for missing files; ValueError for unusable questions, a text_length too short for the prompt, or
-        a batch that exceeds the questions or does not divide over the processes."""
-        count, _ = len(self.usable_questions), self._caption_prompt
+    def dataset(self, seed: int) -> grain.MapDataset:
+        """Raises OSError for missing files; ValueError for unusable questions, a text_length too short for the prompt,
+        or a batch that exceeds the questions."""
+        count, _ = len(self._readable), self._caption_prompt
         if self.batch_size > count:
             raise ValueError(f"batch_size {self.batch_size} exceeds the {count} questions: lower it")
         dataset = grain.MapDataset.range(count).seed(seed).shuffle().repeat().random_map(self._prepare)
-        if self.objective == "prefix":
-            dataset = dataset.map_with_index(functools.partial(self._split_caption, seed))
-        return batches(dataset, self.batch_size, self.threads, self.buffer, process_index, process_count)
+        prefix = self.objective == "prefix"
+        return dataset.map_with_index(functools.partial(self._split_caption, seed)) if prefix else dataset
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """Descriptions of the questions with these ids."""
@@ -206,7 +199,7 @@ class OwnDataConfig:
         return None
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
-        question, picture = self._readable(int(index))
+        question, picture = self._readable[int(index)]
         answer = question.answers[rng.integers(len(question.answers))]
         image = from_uint8(resized(picture, self.image_size, rng, self.crop))
         example: Example = {"image": image, "id": np.int64(question.id)}
@@ -221,25 +214,16 @@ class OwnDataConfig:
             example["negatives"] = self._negatives(question, rng)
         return example
 
-    def _readable(self, index: int) -> tuple[Question, UInt8[np.ndarray, "h w 3"]]:
-        """The question and its image; unless `strict`, the next one whose image can be read. Raises OSError and
-        ValueError if none can."""
-        for place in itertools.count():
-            question = self.usable_questions[(index + place) % len(self.usable_questions)]
-            try:
-                return question, decode_picture(question.image, _name(question))
-            except (ValueError, FileNotFoundError) as error:
-                if self.strict or place + 1 == len(self.usable_questions):
-                    raise
-                if question.id not in self._damaged:
-                    self._damaged.add(question.id)
-                    log.warning("%s is left out, the next question is in its place (%s)", _name(question), error)
-        raise AssertionError
-
     @functools.cached_property
-    def _damaged(self) -> set[int]:
-        """Questions whose images could not be read."""
-        return set()
+    def _readable(self) -> Readable:
+        """The questions and their images."""
+        questions = self.usable_questions
+
+        def read(number: int) -> tuple[Question, UInt8[np.ndarray, "h w 3"]]:
+            question = questions[number]
+            return question, decode_picture(question.image, _name(question))
+
+        return Readable(len(questions), read, lambda number: _name(questions[number]), self.strict)
 
     def _split_caption(self, seed: int, index: int, example: Example) -> Example:
         """Splits a caption where the batch of the example with this index does."""

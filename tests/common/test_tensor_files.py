@@ -117,5 +117,5 @@ def test_listings_and_json(tmp_path):
     assert listing(tmp_path) == "a0, a1, a2, b/" and listing(tmp_path, 2) == "a0, a1 and 2 more"
     (tmp_path / "c.json").write_bytes(b"\xff\xfe")
     assert "c.json" in refused(ValueError, read_json, tmp_path / "c.json")
-    (tmp_path / "c.json").write_text('{"a": 1}')
+    (tmp_path / "c.json").write_text('{"a": 1}', "utf-8-sig")  # as Windows' editors do
     assert read_json(tmp_path / "c.json") == {"a": 1}

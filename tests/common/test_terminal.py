@@ -133,3 +133,10 @@ def test_a_full_memory_is_answered_with_advice(capsys, error):
 def test_other_errors_of_jax_keep_their_traceback():
     with pytest.raises(jax.errors.JaxRuntimeError), terminal.exits("prog", out_of_memory="give less"):
         raise jax.errors.JaxRuntimeError("INTERNAL: our own mistake")
+
+
+def test_a_small_program_that_is_stopped_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["prog"])
+    with pytest.raises(SystemExit, match="130"):
+        terminal.program(lambda: signal.raise_signal(signal.SIGINT))
+    assert capsys.readouterr().err.count("\n") == 1

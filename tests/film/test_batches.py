@@ -9,12 +9,13 @@ import pytest
 from omegaconf import OmegaConf
 from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
 
+from common.training.batches import PATIENCE
 from common.training.config import instantiate
 from film.data.augment import ReferenceAugment
 from film.data.datasets import FolderTriplets, Vimeo90K, XTest
 from film.data.record_sources import CutTriplets, TFRecordTriplets
 from film.data.triplet import decode
-from film.data.triplet_batches import PATIENCE, MixtureConfig, Readable, TripletConfig, choose_scale
+from film.data.triplet_batches import MixtureConfig, TripletConfig, choose_scale
 
 ROOT = Path(__file__).parents[2]
 SHARDS = ROOT / "tests" / "data" / "film" / "tiny_triplets.tfrecord@2"
@@ -197,7 +198,7 @@ def test_what_cannot_be_read_at_all_stops_at_once(vimeo, broken):
             raise OSError("disk gone")
 
     with pytest.raises(ValueError, match=f"^{PATIENCE} .*disk gone"):
-        Readable(Endless("nowhere"))[0]
+        mixture(Endless("nowhere")).batches(0)
 
 
 def test_other_times_reach_the_batch(tmp_path):

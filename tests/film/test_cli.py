@@ -17,7 +17,7 @@ import recipe
 import safetensors.numpy
 from decoded_clips import probe, read_frames
 from PIL import Image
-from toy import CONFIG, assert_same_parameters, parameters, toy
+from toy import CONFIG, assert_same_parameters, foreign, parameters, toy
 
 import film
 from common.io.images import read_image, to_uint8, write_image
@@ -25,7 +25,6 @@ from common.weights.model_file import save_weights
 from film.cli import main
 from film.io.options import Options
 from film.io.weights import load_with_metadata
-from film.porting import to_torch
 
 SIZE = (16, 24)
 PHOTOS = ["photos/p1.png", "photos/p2.png", "photos/p10.png"]  # the second sorts after the third as text
@@ -286,7 +285,7 @@ def test_convert_reads_every_kind_of_weights(here, weights):
     Path("narrow.json").write_text(json.dumps(dataclasses.asdict(recipe.narrow().config)))
     main(["convert", TORCH, "torch.safetensors", "--model", "narrow.json"])
     assert_same_parameters(film.load("torch.safetensors"), recipe.narrow())
-    safetensors.numpy.save_file(to_torch(recipe.narrow()), "port.safetensors")
+    safetensors.numpy.save_file(foreign(recipe.narrow(), "torch"), "port.safetensors")
     main(["convert", "port.safetensors", "ours.safetensors", "--model", "narrow.json"])
     assert_same_parameters(film.load("ours.safetensors"), recipe.narrow())
     film.save_model("run/weights.safetensors", film.load(weights), {"steps": 7})

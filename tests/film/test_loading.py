@@ -26,7 +26,7 @@ def shipped(tmp_path, monkeypatch):
     for name, seed in (("film-small", 1), ("film-other", 2)):
         (tmp_path / "shipped" / name).mkdir(parents=True)
         film.save_model(tmp_path / "shipped" / name / pretrained.FILE, toy(seed=seed))
-    monkeypatch.setattr(pretrained, "WEIGHTS", tmp_path / "shipped")
+    monkeypatch.setattr(pretrained, "SHIPPED", dataclasses.replace(pretrained.SHIPPED, folder=tmp_path / "shipped"))
     return tmp_path / "shipped"
 
 
@@ -42,7 +42,7 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 def test_names_the_default_and_an_unknown_name(shipped):
-    assert pretrained.names() == ["film-other", "film-small"]
+    assert pretrained.SHIPPED.names() == ["film-other", "film-small"]
     assert_same_parameters(film.load(), toy(seed=1))
     assert_same_parameters(film.load("film-other"), toy(seed=2))
     with pytest.raises(FileNotFoundError, match=r"film-huge.*film-other, film-small"):

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import recipe
 import safetensors.numpy
-from toy import assert_same_parameters, parameters
+from toy import assert_same_parameters, foreign, parameters
 
 from common.weights.porting import OIHW_TO_HWIO
 from film.model import Film, FilmConfig
-from film.porting import from_tf_variables, from_torch, key_table, read_reference, to_tf_variables, to_torch
+from film.porting import from_tf_variables, from_torch, key_table, read_reference
 
 CONFIG = recipe.config("tiny")
 TABLE = key_table(CONFIG, "variables")
@@ -38,13 +38,13 @@ def renumbered(variables: dict[str, np.ndarray], by: int, gap_at: int | None = N
 
 
 def test_each_variable_is_exact_both_ways(reference, variables):
-    ours, back = parameters(reference), to_tf_variables(reference)
+    ours, back = parameters(reference), foreign(reference, "variables")
     assert len(ours) == len(variables) == len(recipe.manifest("tiny")["variables"])
     assert back.keys() == variables.keys()
     for path, entry in TABLE.items():
         np.testing.assert_array_equal(ours[path], variables[entry.source])
         np.testing.assert_array_equal(back[entry.source], variables[entry.source])
-    assert_same_parameters(from_torch(to_torch(reference), CONFIG), reference)
+    assert_same_parameters(from_torch(foreign(reference, "torch"), CONFIG), reference)
 
 
 def test_names_may_end_in_colon_0_come_in_any_order_and_with_later_numbers(reference, variables):
@@ -78,7 +78,7 @@ def test_every_fault_is_in_one_error(variables):
 def test_weights_of_another_size_and_faults_of_torch(variables, reference):
     with pytest.raises(ValueError, match="extractor"):
         from_tf_variables(variables, FilmConfig.small())
-    tensors = to_torch(reference)
+    tensors = foreign(reference, "torch")
     first, second = sorted(tensors)[:2]
     del tensors[first]
     tensors["module." + second] = tensors.pop(second)
@@ -98,7 +98,7 @@ def test_files_of_the_reference_programs_hold_the_same_network(path):
 
 
 def test_a_safetensors_file_cut_short(tmp_path, reference):
-    (tmp_path / "cut.safetensors").write_bytes(safetensors.numpy.save(to_torch(reference))[:-9])
+    (tmp_path / "cut.safetensors").write_bytes(safetensors.numpy.save(foreign(reference, "torch"))[:-9])
     with pytest.raises(ValueError, match=r"cut\.safetensors"):
         read_reference(tmp_path / "cut.safetensors", CONFIG)
 

@@ -112,6 +112,10 @@ def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
     assert record["path"] == b"00001/0004" and len(read_all(tmp_path / "out", split="train[:40%]")) == 2
     prepare(vimeo, tmp_path / "sets" / "triplets" / "1.2.0")
     assert TfdsTriplets("triplets:1.2.0", data_dir=str(tmp_path / "sets")).encoded(4).pictures == stored[4]
+    info = tmp_path / "out" / "dataset_info.json"
+    info.write_text(info.read_text().replace("array_record", "tfrecord"))  # tfds' own default
+    with pytest.raises(ValueError, match="out has no random access"):
+        read_all(tmp_path / "out")
 
 
 def test_times_are_kept_and_tensorflow_is_not_needed(tmp_path):

@@ -15,11 +15,11 @@ import film
 from common.training.mesh import make_mesh, shard_batch
 from common.training.objectives import L1, Scope, Vgg
 from common.training.task import Context
-from common.weights.porting import flatten, unflatten_like
+from common.weights.porting import assemble, flatten, unflatten_like
 from film.config import FilmConfig
 from film.io.weights import save
 from film.losses import SMALLEST_WEIGHT, Laplacian, TeacherFlow, Visibility, WarpedL1, flow_error
-from film.model import FilmOutput
+from film.model import Film, FilmOutput
 from film.training.interpolation_task import FilmTask
 from film.visualization import FlowPyramid, TripletSheet
 from recipes.film_small.flow_pretraining import FlowTask
@@ -136,7 +136,7 @@ def test_two_devices_give_the_same_gradient(name, changes):
 @functools.cache
 def initialized(config: FilmConfig):
     params = jax.jit(FilmTask(config).init)(jax.random.key(0))
-    return film.porting.from_params({k: np.asarray(v) for k, v in flatten(params).items()}, config)
+    return assemble(Film, config, flatten(params))
 
 
 @pytest.mark.long

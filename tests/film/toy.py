@@ -8,9 +8,9 @@ import numpy as np
 from flax import nnx
 
 from common.nn.init import blank
-from common.weights.porting import flatten
+from common.weights.porting import assemble, export, flatten
 from film.model import Film, FilmConfig
-from film.porting import from_params
+from film.porting import key_table
 
 CONFIG = FilmConfig(3, 2, 1, 2, (1, 1), (8, 8), 8)
 WORDS = [  # of train.py: that network instead of an experiment's
@@ -29,12 +29,17 @@ def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
 
     rng = np.random.default_rng(seed)
     shapes = flatten(blank(Film, config)[1])
-    return from_params({path: draw(leaf.shape) for path, leaf in shapes.items()}, config)
+    return assemble(Film, config, {path: draw(leaf.shape) for path, leaf in shapes.items()})
 
 
 def parameters(model: Film) -> dict[str, np.ndarray]:
     """Flat, by dotted name."""
     return {path: np.asarray(leaf) for path, leaf in flatten(nnx.to_pure_dict(nnx.state(model))).items()}
+
+
+def foreign(model: Film, vocabulary: str) -> dict[str, np.ndarray]:
+    """The parameters by their names in another program: the inverse of `film.porting`."""
+    return export(nnx.to_pure_dict(nnx.state(model)), key_table(model.config, vocabulary))
 
 
 def assert_same_parameters(one: Film, other: Film) -> None:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import shutil
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -104,3 +106,11 @@ def test_missing_or_foreign_caches_are_refused(folder, tmp_path):
     refused(ValueError, r"2 .* 3", lambda: config(folder, latents=str(tmp_path)).batches(0))
     refused(FileExistsError, "latents", write_cache, folder / "pictures", folder / "vae", folder / "latents")
     refused(ValueError, "text", write_cache, folder / "own", folder / "vae", tmp_path / "new", folder / "base", 2, SIZE)
+
+
+def test_a_cache_of_images_with_other_names_is_refused(folder, tmp_path):
+    own = Path(shutil.copytree(folder / "own", tmp_path / "own"))
+    (own / "images" / "1.png").rename(own / "images" / "3.png")
+    names = dict(latents=str(folder / "own_latents"), tokenizer=str(folder / "pictures" / "tokenizer"))
+    data = OwnPicturesConfig(str(own), size=SIZE, batch_size=3, unseen=0, **names)
+    refused(ValueError, "own_latents", data.batches, 0)

@@ -116,6 +116,24 @@ def test_failures_are_reported_and_the_others_made(here, capsys):
     assert [*commands.tree("out2")] == ["failures.txt"]
 
 
+def test_a_run_that_fails_beside_earlier_outputs_is_no_failure(here, capsys):
+    run("canny in -o out")
+    for path in ("in/a.jpg", "in/b.png", "in/sub/c.v2.webp"):
+        Path(path).write_bytes(b"")
+    run("canny in -o out --overwrite")
+    assert capsys.readouterr().out.endswith("0 made, 3 failed -> out\n")
+    assert read_image("out/a.png").shape == (48, 64, 3)
+
+
+def test_no_input_is_replaced(here, capsys):
+    write_image("half.png", np.zeros((48, 64, 3), np.float32))
+    Path("maps").mkdir()
+    targets = {"in/b.png": "canny in/b.png", "half.png": "mask in/b.png --mask half.png"}
+    targets["maps"] = "depth in --depth maps"
+    for target, words in targets.items():
+        assert target in refused(f"{words} -o {target} --overwrite", capsys)
+
+
 def test_a_foreign_report_and_a_full_disk_end_the_run(here, capsys, monkeypatch):
     Path("out").mkdir()
     Path("out/failures.txt").write_text("my own list")

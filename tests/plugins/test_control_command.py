@@ -4,14 +4,18 @@ import json
 import shutil
 from pathlib import Path
 
+import families
 import numpy as np
 import pytest
 from commands import APPLE, GENERATE, generate, refused
 from tiny_base import diffusion_base, random
 
 from common.io.images import place, read_image, write_image
+from plugins.cli.commands import Generate
+from plugins.cli.generate import request_of
 from plugins.conditions.registry import make
 from plugins.control import MediaPipeConfig, MediaPipePlugin, PlugAndPlay, save
+from plugins.diffusion.io.base import read_base
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,16 @@ def test_two_controls_one_of_them_plug_and_play(here, network):
     photo = place(read_image("photo.png"), (16, 16), "crop")
     controls = [PlugAndPlay(photo), network.on(make("canny", photo), strength=0.5)]
     assert_image(controls=controls, sampler="ddim")
+
+
+def test_where_the_photo_is_repaired_its_condition_has_its_size(here):
+    base = read_base(families.folder("inpainting")).base
+    save(random(MediaPipePlugin, MediaPipeConfig.for_unet(base.unet, base.unit)), "plugin2")
+    write_image("hole.png", np.ones((32, 48, 3), np.float32))
+    options = {"image": "photo.png", "mask": "hole.png", "control": ("canny",), "plugin": ("plugin2",)}
+    request = request_of(Generate(prompt=APPLE, output="out.png", strength=0.5, **options), base)
+    assert (request.height, request.width, request.strength) == (32, 48, 0.5)
+    assert request.controls[0].picture.shape == (1, 32, 48, 3)
 
 
 PHOTO, EDGES = "--control canny --image photo.png", "--plugin plugin --condition edges.png"

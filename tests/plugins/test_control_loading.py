@@ -16,7 +16,7 @@ from tiny_base import random
 from common.io.tensor_files import digest_of
 from plugins.control import ControlNetwork, single_file
 from plugins.control.controlnet import ControlNet, ControlNetConfig
-from plugins.control.loading import find, load, save, shipped_names
+from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter, T2IAdapterConfig
 
@@ -184,12 +184,3 @@ def test_wrong_sources_and_arguments(tmp_path):
     ):
         with pytest.raises(error, match=value):
             refused()
-
-
-def test_shipped_names(tmp_path):
-    write(tmp_path / "edges" / WEIGHTS, {}, {})
-    (tmp_path / "base").mkdir()
-    assert shipped_names(tmp_path) == ["edges"] and find("edges", weights=tmp_path) == tmp_path / "edges"
-    assert find(tmp_path / "base", weights=tmp_path) == tmp_path / "base"
-    with pytest.raises(FileNotFoundError, match="edges"):
-        find("nowhere", weights=tmp_path)

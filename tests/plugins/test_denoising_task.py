@@ -139,6 +139,7 @@ def test_training_starts_from_a_base(tmp_path):
     begun = task.start()
     assert begun is not None
     np.testing.assert_array_equal(begun["unet"]["conv_in"]["kernel"], unet.conv_in.kernel[...])
+    assert dataclasses.replace(task, unet=dataclasses.replace(UNET, sample_size=12)).start() is not None
     other = dataclasses.replace(task, unet=dataclasses.replace(UNET, layers_per_block=2))
     with pytest.raises(ValueError, match="start_from"):
         other.start()

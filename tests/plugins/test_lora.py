@@ -127,6 +127,7 @@ def test_convolutions(tmp_path):
 ])  # fmt: skip
 def test_names_of_every_writer(tmp_path, kind, theirs, endings, ours):
     down, up = endings.split()
+    (tmp_path / "adapter_config.json").write_text('{"lora_alpha": 2}')  # which PEFT itself has, and no other reads
     tensors = pair(theirs, endings=(down, up))
     lora, params = written(tmp_path / "l.safetensors", tensors), split(kind)[1]
     assert [*lora.updates] == [kind]
@@ -148,6 +149,19 @@ def test_alpha_of_peft(tmp_path, header, scale):
     tensors = pair(f"unet.{BLOCK}.attn1.to_q", rank=4, endings=(".lora_A.weight", ".lora_B.weight"))
     lora = written(tmp_path / "l.safetensors", tensors, lora_adapter_metadata=json.dumps(header))
     assert lora.updates["unet"][f"{BLOCK}.attn1.to_q"].scale == scale
+
+
+def test_alpha_of_pefts_own_file_is_beside_it(tmp_path):
+    name, file = f"{BLOCK}.attn1.to_q", tmp_path / "adapter_model.safetensors"
+    tensors = pair(f"base_model.model.{name}", rank=4, endings=(".lora_A.weight", ".lora_B.weight"))
+    refused(FileNotFoundError, "adapter_config.json", written, file, tensors)
+    config = {"r": 4, "lora_alpha": 8, "use_dora": False, "alpha_pattern": {}, "rank_pattern": {}}
+    for changes, scale in (({}, 2.0), ({"use_rslora": True}, 4.0)):
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config | changes))
+        for path in (file, tmp_path):
+            assert Lora.load(path).updates["unet"][name].scale == scale
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
+    refused(ValueError, "use_dora", Lora.load, file)
 
 
 def test_half_precision_stays_and_is_rounded_once(tmp_path):

@@ -1,5 +1,7 @@
 """The run-once plugin: its size, its levels, its two depthwise convolutions; gradients reach all of it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,9 +11,9 @@ from networks import SMALL
 from tiny_base import diffusion_base, random
 
 from common.nn.init import blank
-from common.nn.layers import depthwise
+from common.nn.layers import convolution, depthwise
 from plugins.control import MediaPipeConfig, MediaPipePlugin
-from plugins.control.mediapipe import BORDERS, grouped
+from plugins.control.mediapipe import BORDERS
 from plugins.diffusion.networks.unet_config import UNetConfig
 
 TINY = MediaPipeConfig((8,), reduction=4, stem=8, approach=(), widths=(8,), depths=(2,), expansion=2, groups=4)
@@ -36,7 +38,8 @@ def test_features_have_the_shapes_of_the_unets_levels(unet, reduction, latents):
 def test_both_depthwise_methods_are_equal(shape, stride):
     keys = jax.random.split(jax.random.key(0))
     x, kernel = jax.random.normal(keys[0], shape), jax.random.normal(keys[1], (3, 3, 1, shape[-1]))
-    losses = [lambda k, conv=conv: jnp.sin(conv(x, k, stride, BORDERS)).sum() for conv in (depthwise, grouped)]
+    methods = (depthwise, functools.partial(convolution, groups=shape[-1]))
+    losses = [lambda k, conv=conv: jnp.sin(conv(x, k, stride, BORDERS)).sum() for conv in methods]
     values, grads = zip(*(jax.value_and_grad(loss)(kernel) for loss in losses), strict=True)
     np.testing.assert_allclose(*values, rtol=1e-5)
     np.testing.assert_allclose(*grads, rtol=1e-4, atol=1e-4)

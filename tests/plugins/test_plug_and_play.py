@@ -36,7 +36,8 @@ def run(prompt="a red apple", **options) -> np.ndarray:
 def plan_of(control: PlugAndPlay, base: Pipeline | None = None, mesh: Mesh | None = None, **options) -> Run:
     """A run of the base with this control."""
     base = base or diffusion_base()
-    request = make_request(base.base, "a red apple", steps=STEPS, sampler="ddim", controls=[control], **options)
+    settings = {"steps": STEPS, "sampler": "ddim", "controls": [control], **options}
+    request = make_request(base.base, "a red apple", **settings)
     count, tile = len(request.seeds), options.get("tile")
     layout = make_layout(count, request.height, request.width, 2, None, mesh, tile)
     return Run(base, request, base.compiled.params(None, mesh), layout, None, mesh)
@@ -178,6 +179,16 @@ def test_an_inversion_is_cached_for_what_sdxl_reads(family, monkeypatch):
     for options in calls:
         control.prepare(plan_of(control, base, **options), np.array([0]))
     assert [tuple(sizes[0, :4].tolist()) for sizes in seen] == [(16, 16, 0, 0), (16, 16, 8, 0), (32, 32, 0, 0)]
+
+
+def test_the_source_runs_with_the_sampler_of_the_request(monkeypatch):
+    control, seen = PlugAndPlay(IMAGE, inversion=INVERSION), []
+    invert = lambda graph, params, latents, empty, *, sampler, **_: seen.append(sampler) or latents[None]  # noqa: E731
+    monkeypatch.setattr(plug_and_play, "reconstruct", invert)
+    next_one = samplers.ddim.with_options(landing="next")
+    for sampler in (samplers.ddim, next_one, samplers.ddim):
+        control.prepare(plan_of(control, sampler=sampler), np.array([0]))
+    assert seen == [samplers.ddim, next_one]
 
 
 @pytest.mark.parametrize(

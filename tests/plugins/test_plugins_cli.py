@@ -1,5 +1,6 @@
 """The `plugins` command: written images are read again, an error is one line and no file."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -15,9 +16,11 @@ from networks import folder, lora
 from tiny_base import diffusion_base
 
 from common.io.images import image_size, read_image, write_image
+from plugins.cli.commands import Web
 from plugins.cli.generate import read_lora
 from plugins.cli.main import main
-from plugins.control.loading import find
+from plugins.control.loading import CONTROLS
+from plugins.diffusion.io import base as bases
 
 
 @pytest.fixture
@@ -80,12 +83,23 @@ def test_info_of_a_folder(here, capsys):
         ("-o a.png --width 32768 --height 32", "32768x32"),
         ("-o photo.png --image photo.png --overwrite", "photo.png"),
         ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
+        ("-o a.png --preview photo.png --image photo.png --overwrite", "--preview photo.png"),
+        ("-o a.png --sheet photo.png --image photo.png --overwrite", "--sheet photo.png"),
+        ("-o out --image out/seed_0003.png --overwrite", "out"),
         ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
     ],
 )
 def test_mistakes_leave_all_as_it_was(here, capsys, words, value):
-    write_image("photo.png", np.zeros((32, 32, 3), np.float32))
+    for name in ("photo.png", "out/seed_0003.png"):
+        write_image(name, np.zeros((32, 32, 3), np.float32))
     assert value in refused(f"generate --prompt apple --base base --quiet {words}", capsys)
+
+
+def test_guidance_below_1_is_a_warning(here, capsys, monkeypatch):
+    monkeypatch.setattr("plugins.cli.generate.images", lambda *_: iter(np.zeros((1, 4, 4, 3), np.float32)))
+    for guidance, lines in (("0", 1), ("1", 0), ("2", 0)):
+        generate(f"--guidance {guidance} -o {guidance}.png")
+        assert capsys.readouterr().err.count("\n") == lines
 
 
 def test_a_missing_option_is_named_beside_a_misspelt_one(here, capsys):
@@ -96,7 +110,7 @@ def test_a_missing_option_is_named_beside_a_misspelt_one(here, capsys):
 def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
     rows = info(capsys, "canny-small")
     assert rows["MediaPipePlugin"] == "576,496 parameters, stored as float16" and rows["condition"] == "canny"
-    path = find("canny-small")
+    path = CONTROLS.find("canny-small")
     assert info(capsys, str(path)) == info(capsys, str(next(path.glob("*.safetensors")))) == rows
 
 
@@ -110,10 +124,11 @@ def test_folders_of_other_models_and_damaged_ones_are_refused(here, capsys):
     assert "model_index.json" in refused("info base", capsys)
 
 
-def single_file(path: str) -> None:
-    """The smallest file in LDM names, all zeros: level widths that 32 groups and 8 heads divide."""
+def single_file(path: str, linear: bool = False) -> None:
+    """The smallest file in LDM names, all zeros: level widths that 32 groups and 8 heads divide; `linear`: of 2.x."""
     text = safetensors.numpy.load_file(folder("text_encoder") / "model.safetensors")
-    shapes = {f"model.diffusion_model.{name}": shape for name, _, shape in ldm.unet((32, 32), context=32)}
+    unet = ldm.unet((64, 64) if linear else (32, 32), context=32, linear=linear)
+    shapes = {f"model.diffusion_model.{name}": shape for name, _, shape in unet}
     shapes |= {f"first_stage_model.{name}": shape for name, _, shape in ldm.vae((32, 32))}
     shapes |= {f"cond_stage_model.transformer.text_model.{key}": value.shape for key, value in text.items()}
     safetensors.numpy.save_file({name: np.zeros(shape, np.float16) for name, shape in shapes.items()}, path)
@@ -128,6 +143,13 @@ def test_info_of_a_single_file_with_a_tokenizer_beside_it(here, capsys):
     rows = info(capsys, "v1.safetensors")
     assert rows == named and rows["unet"].endswith("stored as float16, 32-32, 4 channels, text states of 32")
     assert rows["predicts"].startswith("epsilon, 1000 timesteps") and rows["sampler"] == "plms"
+
+
+def test_a_file_of_2_x_that_predicts_v_makes_larger_images(here, capsys):
+    single_file("v2.safetensors", linear=True)
+    words = "v2.safetensors --tokenizer base/tokenizer --prediction"
+    sides = [info(capsys, f"{words} {kind}")["images"].split(";")[0] for kind in ("epsilon", "v_prediction")]
+    assert sides == ["128x128", "192x192"]
 
 
 @pytest.mark.parametrize(("before", "left"), [([], ["seed_0007.png", "seed_0008.png"]), (["seed_0001.png"],) * 2])
@@ -179,7 +201,7 @@ def test_errors_are_one_line_and_write_nothing(here, capsys):
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
-    monkeypatch.setattr("plugins.diffusion.io.base.WEIGHTS", here / "weights")
+    monkeypatch.setattr(bases, "BASES", dataclasses.replace(bases.BASES, folder=here / "weights"))
     assert "base" in refused("info", capsys) and "'draw'" in refused("draw", capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")
@@ -196,3 +218,10 @@ def test_help_does_not_import_jax():
     script += "finally: assert 'jax' not in sys.modules"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "--guidance" in result.stdout
+
+
+def test_the_page_of_the_shipped_base_by_its_name_has_its_plugins():
+    pytest.importorskip("gradio")
+    from plugins.cli.web import networks_of
+
+    assert [*networks_of(Web(base="diffusion-small"))] == [*networks_of(Web())] == ["canny", "mask"]

@@ -63,6 +63,13 @@ def test_images_of_weighted_and_long_prompts():
     assert request.chunks > 1 and not request.truncated
 
 
+def test_prompts_of_many_different_lengths_are_refused_together():
+    base, prompts = diffusion_base().base, [" ".join(["red"] * 14 * rows) for rows in (5, 7, 8)]
+    refused(ValueError, "280", lambda: make_request(base, prompts, weighted=True))
+    assert make_request(base, prompts[:2], weighted=True).chunks == 35
+    assert make_request(base, " ".join(["red"] * 14 * 65), weighted=True).chunks == 65
+
+
 @pytest.mark.long
 def test_an_image_of_a_weighted_prompt_does_not_depend_on_the_others():
     """Of one row of tokens, beside prompts of two and three."""

@@ -51,6 +51,8 @@ def test_spacings():
     assert spaced_timesteps(1000, 4, "linspace").tolist() == [999, 666, 333, 0]
     assert solver_timesteps(1000, 4, "linspace").tolist() == [999, 749, 500, 250]
     assert solver_timesteps(1000, 4, "leading", 1).tolist() == [801, 601, 401, 201]
+    assert np.all(np.diff(solver_timesteps(1000, 999, "leading")) == -1)
+    refused(ValueError, "1 to 999", solver_timesteps, 1000, 1000, "leading")
     assert spaced_timesteps(1000, 1, "linspace").tolist() == [999]
     for space in (schedules.karras_sigmas, schedules.exponential_sigmas):
         sigmas = space(10.0, 0.1, 7)

@@ -1,7 +1,9 @@
 """SDXL: its architectures at full size, its single files, and what its bases, LCMs and editors refuse."""
 
 import dataclasses
+import json
 import shutil
+from pathlib import Path
 from typing import Any
 
 import commands
@@ -49,7 +51,7 @@ def test_full_size_unet(config, count):
     assert {name: file[origin.key] for name, origin in origins.items()} == shapes
     if count:
         assert KNOWN.items() <= {o.key.removeprefix(UNET): name for name, o in origins.items()}.items()
-    inferred = UNetConfig.from_json(infer_config("unet", shapes, UNET, xl=True) | {"sample_size": 128})
+    inferred = UNetConfig.from_json(infer_config("unet", shapes, UNET, xl=True))
     depth = inferred.transformer_layers_per_block  # of a level without transformers nothing is known
     assert dataclasses.replace(inferred, transformer_layers_per_block=config.transformer_layers_per_block) == config
     wanted = zip(config.depths, inferred.depths, config.down_block_types, strict=True)
@@ -66,6 +68,7 @@ def test_full_size_second_text_encoder():
 
 
 WIDE = UNetConfig(
+    sample_size=128,
     block_out_channels=(64, 128), layers_per_block=1, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
     up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=128, attention_head_dim=(1, 2),
     transformer_layers_per_block=(1, 2), use_linear_projection=True, addition_embed_type="text_time",
@@ -132,6 +135,27 @@ def test_taesd_replaces_the_autoencoder_of_a_base():
     latents = vae.encode(2 * image - 1).mode
     assert latents.shape == (1, 8, 8, 4) and vae.decode(latents).shape == (1, 16, 16, 3)
     assert TinyVAEConfig().reduction == 8
+
+
+def test_an_autoencoder_in_a_file_has_the_scale_of_its_config_or_else_of_the_base(tmp_path):
+    config = VAEConfig(block_out_channels=(32, 32), layers_per_block=1)
+    tensors, path = state_dict(random(AutoencoderKL, config)), tmp_path / "vae.safetensors"
+    file = {single: tensors[name].reshape(shape) for single, name, shape in ldm.vae((32, 32), 4, 1)}
+    safetensors.numpy.save_file({name: np.ascontiguousarray(value) for name, value in file.items()}, path)
+    for family, scale in {"sdxl": 0.13025, "plms_v": 0.18215}.items():
+        found = read_base(families.folder(family), vae=path).base.vae
+        assert found == dataclasses.replace(config, scaling_factor=scale)
+    own = dataclasses.replace(config, scaling_factor=0.5)
+    (tmp_path / "config.json").write_text(json.dumps(own.to_json()))
+    assert load_vae(path).config == own
+
+
+def test_a_base_without_an_autoencoder_takes_the_given_one(tmp_path):
+    folder = Path(shutil.copytree(families.folder("plms_v"), tmp_path / "base"))
+    index = json.loads((folder / "model_index.json").read_text())
+    (folder / "model_index.json").write_text(json.dumps(index | {"vae": [None, None]}))
+    assert read_base(folder, vae=folder / "vae").base.vae == read_base(families.folder("plms_v")).base.vae
+    refused(FileNotFoundError, "none", lambda: read_base(folder, vae=tmp_path / "none"))
 
 
 IMAGE, MASK = families.picture(), families.mask()

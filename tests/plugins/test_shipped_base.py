@@ -8,14 +8,15 @@ from common.io.images import read_image
 from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.mask import foreground
-from plugins.diffusion.io.base import DEFAULT, WEIGHTS, names
+from plugins.diffusion.io.base import BASES
 
 
 def test_it_is_small_and_has_a_card():
-    assert DEFAULT in names()
-    files = [path for path in (WEIGHTS / DEFAULT).rglob("*") if path.is_file()]
+    folder = BASES.find()
+    assert folder.name in BASES.names()
+    files = [path for path in folder.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 15e6
-    assert "CC-BY-SA-4.0" in (WEIGHTS / DEFAULT / "README.md").read_text("utf-8")
+    assert "CC-BY-SA-4.0" in (folder / "README.md").read_text("utf-8")
 
 
 @pytest.mark.long

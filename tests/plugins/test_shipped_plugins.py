@@ -9,7 +9,7 @@ from common.io.images import place, read_image
 from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.registry import make
-from plugins.control.loading import load, shipped_names
+from plugins.control.loading import CONTROLS, load
 from plugins.diffusion.io.base import WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
@@ -38,7 +38,7 @@ def picture() -> np.ndarray:
 
 def test_they_are_small_and_have_model_cards():
     names = [f"{kind}-small" for kind in KINDS]
-    assert shipped_names() == names
+    assert CONTROLS.names() == names
     files = [path for name in names for path in (WEIGHTS / name).rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 5e6
     for name in names:

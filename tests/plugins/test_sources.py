@@ -148,6 +148,17 @@ def test_lists_of_hugging_face_and_fill50k(condition, tmp_path):
             np.testing.assert_array_equal(stored.decode(), edges(2))
 
 
+def test_other_fields_of_a_list_are_no_conditions(tmp_path):
+    for name in ("a.png", "b.png"):
+        write(tmp_path / name, image_of(0))
+    other = {"image": "a.png", "source": "flickr", "original_file_name": "IMG_7.JPG", "url_file_name": "http://x/y.png"}
+    write_lines(tmp_path / "mine.jsonl", [other, {"image": "a.png", "source": "b.png", "segments_file_name": "b.png"}])
+    source = open_source(tmp_path / "mine.jsonl")
+    assert [list(source[i].conditions) for i in range(2)] == [[], ["segments"]]
+    write_lines(tmp_path / "mine.jsonl", [{"file_name": "a.png", "canny_file_name": "c.png"}])
+    refused(FileNotFoundError, r"c\.png", len, open_source(tmp_path / "mine.jsonl"))
+
+
 @pytest.mark.parametrize(
     ("line", "kind", "value"),
     [

@@ -2,7 +2,7 @@
 
 import dataclasses
 import functools
-import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -26,6 +26,7 @@ from reveal.assistant import Assistant, answer
 from reveal.build.memory_build import build
 from reveal.evidence_sheet import BAD, BAR, FOUND, GOOD, sheet
 from reveal.memory.items import Item
+from reveal.memory.memory import Memory
 from reveal.network import weights
 from reveal.network.generator import Decoding
 from reveal.network.model import Reveal
@@ -123,6 +124,28 @@ def test_without_a_memory_and_with_a_few_items(assistant, place):
         without.ask(place / "asked.png", QUESTION, 4)
 
 
+def test_an_answer_knows_other_programs_changes_and_shows_what_was_read(assistant, place, tmp_path, monkeypatch):
+    writer = Memory(shutil.copytree(place / "memory", tmp_path / "memory"))
+    mine = Assistant(assistant.model, assistant.processor, Memory(tmp_path / "memory"))
+    ask = functools.partial(mine.ask, place / "asked.png", QUESTION, k=3)
+    best = ask().items[0].item
+    writer.delete([best.id])
+    next_best = ask().items[0].item
+    assert next_best.id != best.id
+    assert best.id not in [item.id for item, _ in mine.search(text=QUESTION, k=39)]
+    answered = mine._answer
+
+    def while_it_is_edited(*given):
+        ids = [next_best.id]
+        writer.edit([next_best.with_text("another text")], writer.keys(ids), writer.values(ids))
+        writer.compact()
+        return answered(*given)
+
+    monkeypatch.setattr(mine, "_answer", while_it_is_edited)
+    shown = ask().items[0].item
+    assert (shown.id, shown.fields) == (next_best.id, next_best.fields)
+
+
 def test_searching_by_text_by_image_and_by_both(assistant, place):
     def ids(**query):
         return [item.id for item, _ in assistant.search(**query, k=5)]
@@ -193,13 +216,10 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     assert sheet(both, flag).std() > 0
 
 
-@pytest.mark.parametrize("place", ["header", "beside"])
-def test_a_description_says_how_to_read(tmp_path, place):
-    """As the countries write it into the header, or in a file beside older weights."""
+def test_a_description_says_how_to_read(tmp_path):
+    """As the countries write it into the header."""
     description = LAND.processor()
-    file = save(tmp_path, network(), RECIPE, {"processor": description} if place == "header" else {})
-    if place == "beside":
-        (tmp_path / "processor.json").write_text(json.dumps(description))
+    file = save(tmp_path, network(), RECIPE, {"processor": description})
     model, header = weights.load_with_metadata(file)
     pieces = Pieces(Path(description["tokenizer"]))
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)

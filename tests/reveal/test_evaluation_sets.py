@@ -17,6 +17,7 @@ from recipes.small_world.facts import SOURCES
 from reveal.assistant import Assistant, text_of
 from reveal.build.memory_build import build
 from reveal.memory.memory import Memory
+from reveal.network.config import TowerConfig
 from reveal.network.generator import Decoding
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
@@ -182,20 +183,28 @@ def test_every_set_is_answered_and_reported(files, place, tmp_path):
 
 
 @pytest.mark.long
-def test_answers_are_those_of_the_assistant(files, assistant):
-    """In partial batches, and for two-hop questions."""
+def test_answers_are_those_of_the_assistant(files, place, assistant, tmp_path, monkeypatch):
+    """In partial batches, for two-hop questions, and where windows of an image are looked at."""
+    monkeypatch.setattr("reveal.processing.processor.VIEW_COST", 0)
     examples, _ = examples_of(sets(files)["infoseek"])
     hops = {"how tall ?": Hops("what ?", "is it {} ?")}
     two_hops = Assistant(assistant.model, dataclasses.replace(assistant.processor, hops=hops), assistant.memory)
-    for one in (assistant, two_hops):
+    looks = dataclasses.replace(two_hops.processor, views=((0.5, 2),))
+    windows = Assistant(network(tower=TowerConfig(width=8, key_dim=6, weight=0.9)), looks)
+    build(tmp_path / "facts", [items_of(str(place / "knowledge"))], windows)
+    windows.memory = Memory(tmp_path / "facts")
+    for one in (assistant, two_hops, windows):
         skips = Skips()
         found = list(Answering(one, 2, Decoding(3), batch=2)(examples, skips))
         assert [example.id for example, _ in found] == ["v0", "v1", "v2", "v5", "v6"]
         assert [answer is None for _, answer in found] == [False] * 3 + [True] * 2 and skips.counts.total() == 2
+        views = set()
         for example, answer in found[:3]:
             single = one.ask(example.question.image, example.question.text, 2, None, Decoding(3))
             assert (single.first_hop is None) == (one is assistant or example.id == "v1")
             assert answer.text == single.answer and answer.items == [item.item.id for item in single.items]
+            views.add(single.view)
+        assert (views == {0}) == (one is not windows)
 
 
 def test_engines_find_the_same(files, place, assistant, tmp_path):

@@ -1,6 +1,7 @@
 """A memory on the disk: what goes in comes out, changes are whole or not at all, damage is named."""
 
 import dataclasses
+import errno
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 from memories import LAYOUT, build, drawn
 
+from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.engines import exact
@@ -126,6 +128,7 @@ def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
         ):
             with pytest.raises(ValueError, match=value):
                 builder.add(*batch)
+        builder.add([], keys[:0], values[:0])
         builder.add(items, keys, values)
     assert len(Memory(tmp_path)) == 12
 
@@ -264,6 +267,28 @@ def test_a_change_is_of_the_version_on_the_disk(folder):
     assert len(Memory(folder)) == 6 and [path.name for path in folder.parent.iterdir()] == [folder.name]
 
 
+def test_an_edit_that_waited_does_not_undo_another_programs(folder):
+    early, late, other = Memory(folder, wait=30), Memory(folder, wait=30), Memory(folder)
+    _, keys, values = drawn(2, seed=1)
+    other.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
+    other.compact()
+    with pytest.raises(ValueError, match="item 7 "):
+        late.edit(numbered(8, 7), keys, values)
+    assert Memory(folder).version == 3 and Memory(folder).items([7])[0].fields == {"text": "new"}
+    early.edit(numbered(8), keys[:1], values[:1])
+    assert [item.fields for item in Memory(folder).items([7, 8])] == [{"text": "new"}, {"a": 1}]
+
+
+def test_a_memory_changes_on_a_file_system_without_locks(folder, monkeypatch):
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    build(folder.parent / "new", 7)
+    Memory(folder).delete([1])
+    assert len(Memory(folder)) == 24
+
+
 def test_compacting_keeps_what_lives_and_removes_the_rest(folder):
     memory, (_, keys, values) = Memory(folder), drawn(2, seed=1)
     memory.edit([Item("kg", {"text": "new"}, id=12)], keys[:1], values[:1])
@@ -395,7 +420,23 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     monkeypatch.setattr(Path, "rename", lambda self, to: self.missing() if self.name == "newer" else rename(self, to))
     with pytest.raises(AttributeError):
         replace(folder, folder.parent / "newer")
-    assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".replaced-*"))
+    assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
+
+
+def test_what_remains_of_a_replaced_memory_is_removed_later(folder, monkeypatch):
+    """NFS keeps files that a program has open, and their folder with them."""
+
+    def busy(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    build(folder.parent / "new", 7, seed=3)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rmdir", busy)
+        replace(folder, folder.parent / "new")
+    assert len(Memory(folder)) == 7 and len(list(folder.parent.iterdir())) == 2
+    monkeypatch.setattr("psutil.pid_exists", lambda _: False)
+    remove_leftovers(folder.parent)
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_small_changes_are_merged(tmp_path):
@@ -422,6 +463,16 @@ def test_small_changes_are_merged(tmp_path):
         opened.items([19 + 49])
 
 
+@pytest.mark.parametrize(("shard", "rewritten"), [(10, 0), (9, 16)])
+def test_a_change_rewrites_few_shards_of_a_build(tmp_path, monkeypatch, shard, rewritten):
+    monkeypatch.setattr("reveal.memory.memory.SHARD", 160)  # 16 shards of 10 rows
+    build(tmp_path, 20 * shard, shard=shard)
+    before = list(tmp_path.glob("v*"))
+    Memory(tmp_path).delete([0])
+    assert len(before) == 20 and sum(not path.exists() for path in before) == rewritten
+    np.testing.assert_array_equal(Memory(tmp_path).rows().ids, np.arange(1, 20 * shard))
+
+
 @pytest.mark.parametrize("change", ["compact", "merge"])
 def test_programs_that_read_go_on(folder, change):
     reader, writer, (items, keys, values) = Memory(folder), Memory(folder), drawn(20, seed=1)
@@ -437,6 +488,64 @@ def test_programs_that_read_go_on(folder, change):
     assert reader.items(found.ids[0])[0].fields == items[3].fields and reader.version == writer.version
     assert late.search(keys[3:4], k=1).ids[0, 0] == found.ids[0, 0]
     assert not reader.reopen()
+
+
+def test_all_reads_are_of_one_version(folder):
+    """Two changes come between them."""
+    reader, writer, versions = Memory(folder), Memory(folder), []
+
+    def read() -> np.ndarray:
+        versions.append(reader.version)
+        if len(versions) < 3:
+            writer.compact()
+        return reader.keys([3])
+
+    np.testing.assert_array_equal(reader.of_one_version(read), drawn(25)[1][[3]])
+    assert versions == [1, 2, 3]
+
+
+@pytest.mark.parametrize("encoder", ["encoder-1", "encoder-2"])
+def test_a_memory_that_took_the_place_is_not_read_as_the_old_one(folder, encoder):
+    """Its files have the same names and sizes, and it has the same version."""
+    reader, everything = Memory(folder), list(range(25))
+    before = reader.values(everything)
+    reader.search(drawn(25)[1], k=1)
+    build(folder.parent / "same", 25)
+    replace(folder, folder.parent / "same")
+    np.testing.assert_array_equal(reader.values(everything), before)
+    assert not reader.reopen()
+
+    items, keys, values = drawn(25, seed=3)
+    with Builder(folder.parent / "new", dataclasses.replace(LAYOUT, encoder=encoder), 10) as builder:
+        builder.add(items, keys, values)
+    replace(folder, folder.parent / "new")
+    if encoder == "encoder-2":
+        with pytest.raises(ValueError, match="encoder-2"):
+            reader.values(everything)
+        return
+    np.testing.assert_array_equal(reader.values(everything), values.astype(ml_dtypes.bfloat16))
+    np.testing.assert_array_equal(reader.search(keys, k=1).ids[:, 0], everything)
+
+
+class FetchingEngine(ExactEngine):
+    """Fetches keys when it searches, as Milvus whose collection another program has dropped."""
+
+    def update(self, rows, sources, version):
+        self.rows = rows
+        super().update(rows, sources, version)
+
+    def search(self, queries, k, **options):
+        self.rows.keys(0, len(self.rows))
+        return super().search(queries, k, **options)
+
+
+def test_an_engine_that_misses_keys_gets_those_of_the_present_version(folder):
+    reader, writer, keys = Memory(folder, FetchingEngine()), Memory(folder), drawn(25)[1]
+    assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
+    writer.delete([7])
+    writer.compact()
+    found = reader.search(keys[7:8], k=1)
+    assert found.version == 3 and found.ids[0, 0] != 7
 
 
 def test_a_memory_opens_while_another_program_makes_the_next_version(folder, monkeypatch):

@@ -188,12 +188,16 @@ def test_unusable_items_and_questions_are_skipped_or_refused(files, tmp_path, ca
     assert {14, 15}.isdisjoint(config(spoilt).items.id) and len(config(spoilt).items) == 10
 
 
-def test_a_question_with_a_damaged_image_is_left_out(files, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("damaged", "expected", "lines"),
+    [([5], [*range(5), 6, *range(6, 12)], 1), (range(5, 12), [*[0] * 8, 1, 2, 3, 4], 4)],  # three by name, then a count
+)
+def test_a_question_with_a_damaged_image_is_left_out(files, tmp_path, caplog, damaged, expected, lines):
     (tmp_path / "broken.png").write_bytes(b"no picture")
-    of = changed(files, tmp_path, "questions", lambda n, entry: entry | ({"image": "broken.png"} if n == 5 else {}))
+    broken = {n: {"image": "broken.png"} for n in damaged}
+    of = changed(files, tmp_path, "questions", lambda n, entry: entry | broken.get(n, {}))
     ids = np.concatenate([next(batches)["id"] for batches in [config(of).batches(0)] for _ in range(3)])
-    assert sorted(ids) == [0, 1, 2, 3, 4, 6, 6, 7, 8, 9, 10, 11]
-    assert caplog.text.count("question 5 ") == 1
+    assert sorted(ids) == expected and caplog.text.count("broken.png") >= lines == len(caplog.records)
     with pytest.raises(ValueError, match="broken"):
         list(itertools.islice(config(of, strict=True).batches(0), 3))
 
@@ -287,6 +291,7 @@ def test_recipes_train_the_published_parts_of_the_published_network(name):
     heads = {"decoder", "fusion", "value_head", "query_head", "key_head", "projection"}
     more = {"reveal_warm": {"embedding", "gate", "text", "vit"}, "reveal_memory": {"embedding", "gate"}}
     assert moves == heads | more.get(name, set())
+    assert (max(recipe.data.get("crop", [1])) < 1) == (name == "reveal_warm")  # where the item has the same image
     assert {"override /model": "reveal/base"} in recipe.defaults
     if "refresh" in recipe.task:  # for several processes
         assert instantiate(recipe.task.refresh).lag is not None

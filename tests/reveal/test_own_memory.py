@@ -1,5 +1,6 @@
 """A memory of photographs and notes without training, by the command: built, searched, asked, edited and followed."""
 
+import copy
 import itertools
 import json
 import os
@@ -18,11 +19,11 @@ from published_folders import clip_folder, t5_folder
 
 from reveal.build import folder_sync
 from reveal.cli.main import main
-from reveal.memory import Memory
+from reveal.memory import Item, Memory
 from reveal.sources import Items
-from reveal.sources.documents import chunks, records, sections
+from reveal.sources.documents import chunks, origin_of, records, sections
 from reveal.sources.records import Skips
-from reveal.two_tower_assistant import TwoTowerAssistant
+from reveal.two_tower_assistant import TwoTowerAssistant, sentences_of
 
 PHOTOS, NOTES = 200, 50
 COLOURS = ["red", "green", "blue", "grey", "black"]
@@ -131,6 +132,7 @@ def test_a_text_of_blanks_is_none(here, capsys):
 def test_a_reader_writes_and_its_items_have_effects(here, capsys):
     words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
     one, two = (output_of(capsys, *words) for _ in range(2))
+    assert output_of(capsys, *words, "--beams", "4") == one != output_of(capsys, *words, "--beams", "1")
     assert one == two and np.isfinite(one["log_probability"]) and any(item["effect"] for item in one["items"])
 
 
@@ -144,6 +146,26 @@ def test_edits_are_found_at_once(here, capsys):
     assert output_of(capsys, *words)["answer"] == "The zeppelin was painted by Oona."
     main(["remove", "m", number])
     assert len(Memory("m")) == before
+
+
+def test_what_another_program_deletes_during_a_search_is_searched_for_again(here, assistant, monkeypatch):
+    mine, writer, search = copy.copy(assistant), Memory("m"), Memory.search
+    mine.memory = Memory("m")
+    best = mine.search(text="potter 20", k=3)[0][0].id
+
+    def before_the_deletion(memory, *given):
+        found = search(memory, *given)
+        if writer.version == 1:
+            writer.delete([best])
+            writer.compact()
+        return found
+
+    monkeypatch.setattr(Memory, "search", before_the_deletion)
+    found = [item.id for item, _ in mine.search(text="potter 20", k=3)]
+    assert len(found) == 3 and best not in found
+    best, version = found[0], writer.version
+    writer.delete([best])
+    assert best not in [one.item.id for one in mine.ask(None, "potter 20", k=3).items] and mine.memory.version > version
 
 
 def test_folders_are_followed(here, capsys):
@@ -200,21 +222,44 @@ def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys
     assert len(Memory("m")) == PHOTOS
 
 
-def test_a_change_is_seen_while_watching(here):
+def test_a_change_is_seen_while_watching_and_beside_other_programs(here):
     sources = [Items("documents", "notes", {"source": "notes", "words": 48, "overlap": 9})]
-    memory = Memory("m")
-    reports = folder_sync.watch(memory, sources, TwoTowerAssistant.load("clip", memory))
+    reports = folder_sync.watch(Memory("m"), sources, TwoTowerAssistant.load("clip", "m"))
     assert next(reports).added == 0
-
-    def write():
-        time.sleep(0.5)
-        Path("notes/late.txt").write_text("A late note.")
-
-    thread = threading.Thread(target=write)
-    thread.start()
+    Path("notes/late.txt").write_text("A late note.")  # before the next report is asked for
     assert next(reports).added == 1
+
+    def delete_a_photograph():
+        with Memory("m").changing() as change:
+            change.delete([0])
+            Path("notes/later.txt").write_text("A later note.")
+            time.sleep(3)
+
+    thread = threading.Thread(target=delete_a_photograph)
+    thread.start()
+    report = next(reports)
     thread.join()
+    assert (report.added, report.version) == (1, 4)
     reports.close()
+
+
+def test_from_may_be_a_field_of_anybodys_items(here, capsys):
+    json_lines(Path("mail.jsonl"), [{"id": 9999, "source": "notes", "text": "Dear Ben", "from": {"name": "Ann"}}])
+    output_of(capsys, "add", "m", "mail.jsonl", "--quiet")
+    report = output_of(capsys, "watch", "notes", "--memory", "m", "--once")
+    assert (report["version"], report["removed"]) == (2, 0)
+    assert origin_of(Memory("m").items([9999])[0]) is None
+    assert origin_of(Memory("m").items([0])[0])["part"] == 1
+
+
+def test_sentences_that_may_be_quoted():
+    for fields, sentences in (
+        ({"title": "Gull", "caption": "It sat. It flew!"}, ["Gull", "It sat.", "It flew!"]),
+        ({"title": "Gull", "text": ["gulls eat fish", "gulls fly"]}, ["gulls eat fish", "gulls fly"]),
+        ({"title": "Gull", "text": " "}, ["Gull"]),
+        ({"number": 3, "text": ""}, []),
+    ):
+        assert sentences_of(Item("own", fields)) == sentences
 
 
 def test_keys_keep_modalities_apart(assistant):
@@ -259,10 +304,12 @@ def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
 
 
 def test_a_readers_items_have_its_source(here, capsys):
-    page = {"page_url": "https://x.org/a", "page_title": "Gull", "context_page_description": "Gulls eat fish."}
+    page = {"page_url": "https://x.org/a", "page_title": "Gull", "context_page_description": "Gulls swim. Terns dive."}
     wit_table(Path("wit.tsv.gz"), [page | {"image_url": "https://x.org/a.jpg", "is_main_image": "true"}])
     report = output_of(capsys, "build", "wit:wit.tsv.gz", "--encoder", "clip", "--quiet", "-o", "x")
     assert report["counts"] == {"wit": 1}
+    answer = output_of(capsys, "ask", "-", "what do gulls do?", "--memory", "x")["answer"]
+    assert answer in ("Gulls swim.", "Terns dive.")
     json_lines(Path("own.jsonl"), [{"source": "birds", "text": "Terns dive."}])
     words = ["build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "y"]
     assert "--names" in refused(capsys, *words)

@@ -65,10 +65,19 @@ def vit_states(found, image):
 
 
 def test_vits_are_transformers(tmp_path):
-    """CLIP's takes images in [-1, 1] here: its own normalisation is in the kernel."""
+    """Those that normalise otherwise take images in [-1, 1] here: their own normalisation is in the first map."""
     expected = outputs("vit")
     states = vit_states(read_vit(folder("vit", tmp_path / "vit")), expected["pixels"])
     np.testing.assert_allclose(states, expected["states"][:, 1:], atol=2e-5)
+    mean, std = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+    prepared = {"image_mean": mean, "image_std": std, "size": 256, "crop_size": 224, "do_center_crop": True}
+    (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(prepared))
+    image = 2 * (expected["pixels"] * np.float32(std) + np.float32(mean)) - 1
+    np.testing.assert_allclose(vit_states(read_vit(tmp_path / "vit"), image), expected["states"][:, 1:], atol=2e-5)
+    for wrong in ({"image_std": [0, 0, 0]}, {"image_mean": [0.5]}, {"do_normalize": False}):
+        (tmp_path / "vit" / "preprocessor_config.json").write_text(json.dumps(prepared | wrong))
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            read_vit(tmp_path / "vit")
     expected = outputs("siglip")
     states = vit_states(read_vit(folder("siglip", tmp_path / "siglip")), expected["pixels"])
     np.testing.assert_allclose(states, expected["last_image"], atol=2e-5)

@@ -165,6 +165,26 @@ def test_a_step_on_two_devices_reads_finds_and_learns_the_same(split, whole, par
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), *results)
 
 
+def test_what_a_step_reads_is_gathered_an_item_at_a_time():
+    """Of each question: all at once would be as large as the whole batch, on every device."""
+    mesh, rng = make_mesh(2), np.random.default_rng(0)
+    arrays, rows = {"values": rng.random((64, 4, 256), np.float32)}, rng.integers(0, 64, (32, 20))
+    split = {"values": jax.device_put(arrays["values"], by_rows(mesh, arrays["values"].shape))}
+    gather = jax.jit(lambda arrays, rows: device_memory.gather(arrays, rows, mesh)).lower(split, rows).compile()
+    found = gather(split, rows)["values"]
+    np.testing.assert_array_equal(found, arrays["values"][rows])
+    assert gather.memory_analysis().temp_size_in_bytes < 0.75 * found.nbytes
+
+
+def test_what_is_encoded_anew_is_not_read_from_the_memory(params, batch, encoded, monkeypatch):
+    read, gather = [], device_memory.gather
+    monkeypatch.setattr(device_memory, "gather", lambda *inputs: read.append(inputs[1].shape) or gather(*inputs))
+    plain = {name: array for name, array in batch.items() if name != "permutation"}
+    task = Joint(WORLD, NETWORK, k=3, reencode=1, weights=LM)
+    jax.eval_shape(lambda: task.loss(params, plain, context(task, encoded)))
+    assert read == [(4, 2), (4, 1)]
+
+
 RETRIEVER = {"query_head", "key_head", "projection", "gate"}
 READER = {"value_head", "fusion", "decoder", "text", "embedding"}
 

@@ -13,6 +13,7 @@ from reading import items, questions
 from common.data.stored import decode_picture, picture_bytes
 from common.data.text import open_text
 from common.io.json_text import parse_json
+from common.io.tensor_files import read_json
 from reveal.memory.items import pack
 from reveal.sources import Items, Question, coco, pairs, wit
 from reveal.sources.images import ImageFolder
@@ -102,7 +103,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     fields = {"text": "a \ufffd b", "\ufffd": ["\U0001f600 \\ud83d"]}
     path = tmp_path / "i.jsonl"
     path.write_text(line)
-    assert parse_json(line) == coco.read_json(path) == fields
+    assert parse_json(line) == read_json(path) == fields
     ((item,), _) = items("jsonl", path)
     assert pack(item) and item.fields == fields and list(lines_of([path])) == ["a \ufffd b", *fields["\ufffd"]]
 

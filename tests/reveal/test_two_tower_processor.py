@@ -47,7 +47,7 @@ def test_rows_of_items(tmp_path):
     config = TwoTowerConfig.from_json(json.loads((folder / "config.json").read_text()))
     processor = TwoTowerProcessor.of_folder(folder, config, ["own"])
     image, skips = np.full((40, 60, 3), 255, np.uint8), Skips()
-    origin = {"file": "a.txt", "part": 1}
+    origin = {"file": "a.txt", "part": 1, "crc": 0}
     items = [
         Item("own", {"text": "gull"}, image),
         Item("own", {}, image),
@@ -56,6 +56,7 @@ def test_rows_of_items(tmp_path):
     rows = [processor.row(item, skips) for item in items]
     assert processor.row(Item("own", {"text": ""}), skips) is None
     assert processor.row(Item("own", {"text": "a"}, b"no image"), skips) is None
+    assert processor.row(Item("own", {"text": "a", "from": {"name": "Ann"}}), skips) is not None
     batch = processor.batch([row for row in rows if row is not None])
     assert batch["tokens"].shape == (3, 77) and batch["image"].shape == (3, SIDE, SIDE, 3)
     assert batch["has_text"].tolist() == [True, False, True] and batch["has_image"].tolist() == [True, True, False]

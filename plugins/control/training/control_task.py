@@ -32,7 +32,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.images import contact_sheet
-from common.nn.init import blank, init_params
+from common.nn.init import blank, init_params, split
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
@@ -41,7 +41,6 @@ from plugins.control.loading import load, save
 from plugins.control.mediapipe import MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
-from plugins.diffusion.compiled import split
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule

@@ -37,6 +37,7 @@ from common.io.files import atomic_output
 from common.io.tensor_files import TensorFiles, about, listing, read_json
 from common.nn.text_encoder import TextConfig
 from common.weights.remote import local
+from common.weights.shipped import Shipped
 from common.weights.torch_names import fill
 from plugins.diffusion.io import single_file
 from plugins.diffusion.io.components import KINDS, MODULES, Component, read_component, save_component
@@ -48,9 +49,9 @@ from plugins.diffusion.samplers import Sampler, by_name
 from plugins.diffusion.samplers.scheduler_config import from_json, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
-WEIGHTS = Path(__file__).parents[2] / "weights"
-DEFAULT = "diffusion-small"
 INDEX = "model_index.json"  # lists a pipeline's components
+WEIGHTS = Path(__file__).parents[2] / "weights"
+BASES = Shipped(WEIGHTS, INDEX, "diffusion-small", "base", "a diffusers folder, a safetensors file")
 SCHEDULER = "scheduler/scheduler_config.json"
 BPE_FILE = "bpe_simple_vocab_16e6.txt.gz"  # OpenAI's vocabulary, in OpenCLIP's package
 REQUIRED = ("unet", "scheduler")
@@ -173,22 +174,6 @@ class BaseFiles(NamedTuple):
         return sum(component.parameters for component in self.components.values())
 
 
-def names() -> list[str]:
-    """Names of the shipped bases."""
-    return sorted(path.parent.name for path in WEIGHTS.glob(f"*/{INDEX}"))
-
-
-def find(name_or_path: str | Path | None = None, variant: str | None = None) -> Path:
-    """The folder of a shipped name, the path itself, or that of an address, as `common.weights.remote.local`, of which
-    `variant` is fetched; None: the default. Raises as that, and FileNotFoundError with the names."""
-    name = DEFAULT if name_or_path is None else str(name_or_path)
-    path = WEIGHTS / name if name in names() else local(name, variant)
-    if not path.exists():
-        choices = f"a diffusers folder, a safetensors file, hf:OWNER/NAME, or a shipped name ({', '.join(names())})"
-        raise FileNotFoundError(f"no base {name!r}: give {choices}")
-    return path
-
-
 def read_base(
     name_or_path: str | Path | None = None,
     *,
@@ -202,17 +187,22 @@ def read_base(
     `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
     type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
     `vae`, a folder or a file, replaces the base's autoencoder, as TAESD does; each may be an address. Raises
-    FileNotFoundError, ValueError, and as `common.weights.remote.local`."""
-    path = find(name_or_path, variant)
+    FileNotFoundError, ValueError, and as `Shipped.find`."""
+    path = BASES.find(name_or_path, variant=variant)
     index = _index(path) if path.is_dir() else {}
-    kinds = [kind for kind in KINDS if kind in index] if path.is_dir() else _in_single_file(path)
-    sources = {kind: local(vae) if kind == "vae" and vae is not None else path for kind in kinds}
-    components = {
-        kind: read_component(kind, source, variant=variant if source == path else None)
-        for kind, source in sources.items()
-    }
+    own = {} if vae is None else {"vae": local(vae)}
+    kinds = [kind for kind in KINDS if kind in {**index, **own}] if path.is_dir() else _in_single_file(path)
+    components: dict[str, Component] = {}
+    for kind in kinds:  # the unet first: whether a vae by itself is SDXL's goes with it
+        source, xl = own.get(kind, path), kind == "vae" and components["unet"].config.addition_embed_type is not None
+        components[kind] = read_component(kind, source, variant=variant if source == path else None, xl=xl)
+    unet = components["unet"].config
+    sampler, schedule = _scheduler(path, unet, prediction)
+    second = unet.use_linear_projection and unet.addition_embed_type is None
+    if path.is_file() and second and schedule.prediction_type == "v_prediction":
+        unet = dataclasses.replace(unet, sample_size=UNetConfig.sd21().sample_size)
+        components["unet"] = components["unet"]._replace(config=unet)
     configs: dict[str, Any] = dict.fromkeys(KINDS) | {kind: component.config for kind, component in components.items()}
-    sampler, schedule = _scheduler(path, configs["unet"], prediction)
     texts = [(configs[kind], name) for kind, name in TEXT if configs[kind] is not None]
     fields: dict[str, Any] = {name: _tokenizer(path, tokenizer, name, config) for config, name in texts}
     # A single file of SDXL's base, whose training dropped prompts to zeros, does not say so.
@@ -300,7 +290,7 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
 def read_tokenizer(name_or_path: str | Path | None = None) -> Tokenizer:
     """The tokenizer alone, of a base's first text encoder, or from a folder of its own; arguments and errors as
     `read_base`."""
-    path = find(name_or_path)
+    path = BASES.find(name_or_path)
     if path.is_dir():
         return Tokenizer.from_folder(path)
     kinds = _in_single_file(path)

@@ -104,23 +104,32 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def load_component(
-    kind: str, source: str | Path, dtype: Any = jnp.float32, *, config: Any = None, variant: str | None = None
+    kind: str,
+    source: str | Path,
+    dtype: Any = jnp.float32,
+    *,
+    config: Any = None,
+    variant: str | None = None,
+    xl: bool = False,
 ) -> Any:
     """A network, one of `KINDS`, from a folder or a single file, its parameters as `dtype`.
 
     `source` is a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
     it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `config` replaces the source's architecture.
-    `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. Raises
-    FileNotFoundError and ValueError."""
+    `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. `xl`: a file of
+    an autoencoder alone, without a config.json, is SDXL's; its shapes do not say so. Raises FileNotFoundError and
+    ValueError."""
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is not known; choose one of {', '.join(KINDS)}")
     dtype, path = dtype_name(dtype), Path(source)
-    component = read_component(kind, path, config=config, variant=variant)
+    component = read_component(kind, path, config=config, variant=variant, xl=xl)
     with about(path):
         return fill(MODULES[type(component.config)], component.config, component.tensors, dtype)
 
 
-def read_component(kind: str, path: Path, *, config: Any = None, variant: str | None = None) -> Component:
+def read_component(
+    kind: str, path: Path, *, config: Any = None, variant: str | None = None, xl: bool = False
+) -> Component:
     """A network's architecture and tensors, without reading weights; arguments and errors as `load_component`."""
     with about(path):
         if path.is_dir():
@@ -133,22 +142,25 @@ def read_component(kind: str, path: Path, *, config: Any = None, variant: str | 
             return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
             raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        stored = TensorFiles(path)
+        stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind].architectures[0]
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
             if config is None:
-                xl = any(key.startswith(single_file.XL) for key in stored)
-                fields = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
-                config = KINDS[kind].architectures[0].from_json(fields)
+                own = read_json(beside) if not prefix and beside.is_file() else {}
+                if own.get("_class_name") != usual.architecture:
+                    alone = single_file.prefix_of("unet", stored) is None
+                    xl = (xl and alone) or any(key.startswith(single_file.XL) for key in stored)
+                    own = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
+                config = usual.from_json(own)
             return Component(config, tensors)
-        if config is None and not (path.parent / CONFIG).is_file():
+        if config is None and not beside.is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
             expected = f"tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file"
             found = f"tensors called {found or 'nothing'}"
             raise ValueError(f"expected {expected}, found {found}; name a file that holds the {kind}")
-        config = config or _read_config(kind, path.parent / CONFIG)
+        config = config or _read_config(kind, beside)
         return Component(config, Renamed(stored, from_folder(config, stored)))
 
 

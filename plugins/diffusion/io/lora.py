@@ -12,10 +12,12 @@ leaves the base's unchanged. Several LoRAs add up.
 | kohya | `lora_unet_mid_block_..._to_out_0.lora_down.weight`, `lora_te_text_model_...` | a tensor beside them |
 | kohya, SDXL | `lora_unet_middle_block_1_...`: LDM names; `lora_te1_...`, `lora_te2_...` | a tensor beside them |
 | PEFT, diffusers | `unet.mid_block....to_out.0.lora_A.weight`, `text_encoder.[text_model.]...` | JSON in the header |
+| PEFT itself | `base_model.model.mid_block....to_q.lora_A.weight` | adapter_config.json beside the file |
 | older diffusers | `[unet.]....attn1.processor.to_out_lora.down.weight`, `....lora.down.weight` | a tensor, or none |
 
-Without an alpha it is r. Underscores for dots cannot be undone ("to_out_0"), so a file's names are not parsed: every
-name that a weight may have in a file is made from the model's own names, and looked up.
+Without an alpha it is r; a file of PEFT itself is refused without its adapter_config.json. Underscores for dots cannot
+be undone ("to_out_0"), so a file's names are not parsed: every name that a weight may have in a file is made from the
+model's own names, and looked up.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from jaxtyping import Float
 
 from common.io.json_text import parse_json
 from common.io.tensor_files import TensorFiles, about
+from common.nn.init import split
 from common.weights import porting
 from common.weights.porting import OIHW_TO_HWIO
 from common.weights.remote import local
@@ -77,6 +80,7 @@ REFUSED = {  # names of unsupported kinds of file
 OLD_TEXT = {"q_proj": "to_q_lora", "k_proj": "to_k_lora", "v_proj": "to_v_lora", "out_proj": "to_out_lora"}
 OLD_UNET = {"to_q": "to_q_lora", "to_k": "to_k_lora", "to_v": "to_v_lora", "to_out.0": "to_out_lora"}
 HEADER = "lora_adapter_metadata"
+PEFT, PEFT_CONFIG = "base_model.model.", "adapter_config.json"  # of `PeftModel.save_pretrained`: prefix, and options
 SUPPORTED = "supported are plain LoRA and LoCon for SD 1.x, 2.x and XL"
 
 
@@ -88,7 +92,7 @@ def split_key(key: str) -> tuple[Part, str, str]:
     role = next((ending for ending in ROLES if key.endswith(ending)), None)
     if role is None:
         raise ValueError(f"{key} is no tensor of a LoRA; known endings are {', '.join(ROLES)}")
-    stem = key.removesuffix(role).removeprefix("base_model.model.")  # of PEFT's own files
+    stem = key.removesuffix(role).removeprefix(PEFT)
     for prefix, part in PREFIXES.items():
         if stem.startswith(prefix):
             return part, stem.removeprefix(prefix), ROLES[role]
@@ -111,18 +115,14 @@ def aliases(name: str, part: Part, layers: int = 2) -> list[str]:
 
 
 class PeftConfig:
-    """PEFT's configuration in a file's header. Raises ValueError for no JSON object, or an unsupported method."""
+    """PEFT's configuration, the JSON `text` of `where`. Raises ValueError for no object, or an unsupported method."""
 
-    def __init__(self, header: Mapping[str, str]):
-        try:
-            self.options = parse_json(header.get(HEADER, "{}"))
-        except ValueError as error:
-            raise ValueError(f"its header's {HEADER} is not JSON ({error}); save the LoRA again") from error
-        if not isinstance(self.options, dict):
-            raise ValueError(f"its header's {HEADER} is no JSON object; save the LoRA again")
+    def __init__(self, text: str, where: str):
+        self.where = where
+        self.options = parse_json(text, where, dict)
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
-                raise ValueError(f"its header has {found[0]}: {SUPPORTED}")
+                raise ValueError(f"{where} has {found[0]}: {SUPPORTED}")
 
     def scale(self, part: Part, name: str, rank: int) -> float:
         """alpha / rank; alpha is the rank where nothing sets it."""
@@ -135,7 +135,8 @@ class PeftConfig:
             try:
                 matches = re.match(rf"(.*\.)?({pattern})$", name)  # PEFT's rule: a whole name, or its end after a dot
             except re.error as error:
-                raise ValueError(f"its header's alpha_pattern {pattern!r} is no regular expression: {error}") from error
+                wrong = f"alpha_pattern {pattern!r} is no regular expression: {error}"
+                raise ValueError(f"{self.where}: {wrong}") from error
             if matches:
                 alpha = own
                 break
@@ -179,7 +180,14 @@ class Lora:
             file = files[0]
         tensors = TensorFiles(file)
         with about(file):
-            return cls(str(path), _updates(tensors))
+            text, where = tensors.metadata().get(HEADER), f"its header's {HEADER}"
+            if text is None and any(key.startswith(PEFT) for key in tensors):
+                beside, where = file.with_name(PEFT_CONFIG), f"its {PEFT_CONFIG}"
+                if not beside.is_file():
+                    way = "name its folder or repository, or copy that file too"
+                    raise FileNotFoundError(f"{file}: its alpha is in {PEFT_CONFIG}, which is not beside it; {way}")
+                text = beside.read_text("utf-8")
+            return cls(str(path), _updates(tensors, PeftConfig(text or "{}", where)))
 
 
 def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, part: Part | None = None) -> dict:
@@ -218,8 +226,8 @@ def merged(network: Any, loras: Sequence[tuple[Lora, float]], part: Part) -> Any
     loras = [(lora, weight) for lora, weight in loras if part in lora.updates]
     if not loras:
         return network
-    graph, state = nnx.split(network)
-    return nnx.merge(graph, merge(nnx.to_pure_dict(state), loras, part=part))
+    graph, params = split(network)
+    return nnx.merge(graph, merge(params, loras, part=part))
 
 
 def refuse(problems: Sequence[str], summary: str) -> None:
@@ -238,7 +246,7 @@ def _as_kernel(delta: Float[np.ndarray, "o i *k"], shape: tuple[int, ...]) -> np
     return kernel if kernel.shape == tuple(shape) else None
 
 
-def _updates(tensors: TensorFiles) -> dict[Part, dict[str, Update]]:
+def _updates(tensors: TensorFiles, config: PeftConfig) -> dict[Part, dict[str, Update]]:
     """Pairs the tensors of a file. Raises ValueError that lists all that are of no known kind or have no partner."""
     grouped: dict[tuple[Part, str], dict[str, np.ndarray]] = {}
     problems = []
@@ -248,7 +256,6 @@ def _updates(tensors: TensorFiles) -> dict[Part, dict[str, Update]]:
         if role in roles:
             problems.append(f"{key} is there under two names")
         roles[role] = value
-    config = PeftConfig(tensors.metadata())
     updates: dict[Part, dict[str, Update]] = {}
     for (part, name), found in grouped.items():
         if not {"down", "up"} <= found.keys():

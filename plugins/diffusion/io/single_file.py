@@ -25,9 +25,11 @@ level's last block. Within a block, part 0 is the residual block and part 1 the 
 - heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x and SDXL, known by linear projections (`proj_in` a
   matrix);
 - a text encoder: 64 channels a head in all; quick GELU in OpenAI's, GELU in OpenCLIP's;
-- SDXL, known by its text encoders' prefix: a latent scale of 0.13025, and 256 sines and cosines of each size.
+- SDXL, known by its text encoders' prefix: a latent scale of 0.13025, and 256 sines and cosines of each size;
+- images of 512 pixels a side in 1.x and 2.x, of 1024 in SDXL.
 
-The prediction type of a 2.x network cannot be inferred: the scheduler's settings hold it.
+Two things cannot be inferred. The prediction type of a 2.x network is in the scheduler's settings; one that predicts v
+has images of 768 pixels. An autoencoder by itself has SDXL's latent scale if it is given to a base of SDXL (`base.py`).
 """
 
 import re
@@ -240,6 +242,7 @@ def _unet_config(shapes: Shapes) -> dict[str, Any]:
     condition = shapes.get("time_embedding.cond_proj.weight")
     return {
         "_class_name": "UNet2DConditionModel",
+        "sample_size": 64 if added is None else 128,
         "in_channels": shapes["conv_in.weight"][1],
         "out_channels": shapes["conv_out.weight"][0],
         "block_out_channels": channels,

@@ -30,6 +30,7 @@ from jaxtyping import Float
 
 from common.io.tensor_files import TensorFiles, about
 from common.io.torch_file import read_torch
+from common.nn.init import split
 from common.nn.text_encoder import OLD_END
 from plugins.diffusion.io.base import TEXT, Base
 
@@ -98,8 +99,7 @@ def with_words(base: Base, inversions: Sequence[TextualInversion]) -> Base:
 
 def with_rows(network: Any, kind: str, extended: Base, inversions: Sequence[TextualInversion]) -> Any:
     """A text encoder with the architecture of `with_words` and the words' vectors; the given one is not changed."""
-    graph, state = nnx.split(network)
-    params = nnx.to_pure_dict(state)
+    graph, params = split(network)
     table = params["embeddings"]["token_embedding"]["embedding"]
     rows = [jnp.asarray(_of(inversion, kind, extended), table.dtype) for inversion in inversions]
     token = {"embedding": jnp.concatenate([table, *rows])}

@@ -13,7 +13,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from common.nn.layers import Linear, uniform
+from common.nn.layers import Linear, convolution, uniform
 
 silu = jax.nn.silu
 Tap = Callable[[str, Array], Array]  # reads or replaces named values (`unet_blocks.py`)
@@ -47,9 +47,7 @@ class Conv(nnx.Module):
         self.padding: Sides = ((padding, padding), (padding, padding)) if isinstance(padding, int) else padding
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        strides, layout = (self.stride, self.stride), ("NHWC", "HWIO", "NHWC")
-        kernel = self.kernel[...].astype(x.dtype)
-        y = lax.conv_general_dilated(x, kernel, strides, self.padding, dimension_numbers=layout)
+        y = convolution(x, self.kernel[...].astype(x.dtype), self.stride, self.padding)
         return y if self.bias is None else y + self.bias[...].astype(x.dtype)
 
 

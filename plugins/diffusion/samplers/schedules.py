@@ -173,7 +173,7 @@ def spaced_timesteps(total: int, steps: int, spacing: str, offset: int = 0) -> F
 
 def solver_timesteps(total: int, steps: int, spacing: str, offset: int = 0) -> Float[np.ndarray, " steps"]:
     """As `spaced_timesteps`, for solvers that end at noise level 0 in place of one more timestep."""
-    check_steps(steps, total)
+    check_steps(steps, total - (spacing == "leading"))
     index = np.arange(steps + 1, dtype=np.float64)
     if spacing == "leading":
         return _in_range((index[::-1] * (total // (steps + 1)) + offset)[:-1], total, offset)
