@@ -248,7 +248,8 @@ def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monk
     train_from_config(toy_run(**cooled, name="planned", trainer__steps=5))
     with monkeypatch.context() as patched:
         patched.setattr(Fit, "pictures", None)
-        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000))  # after the checkpoint of step 2
+        # after the checkpoint of step 2
+        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000, trainer__picture_every=2))
     assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=3))
     train_from_config(toy_run(**cooled, trainer__steps=5))
     planned, ended = (json.loads(Path(f"runs/{name}/weights.safetensors").read_text()) for name in ("planned", "toy"))

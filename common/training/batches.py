@@ -59,12 +59,10 @@ class Readable:
     """Records by number, and in place of one that cannot be read the next one that can.
 
     So batches keep their size and processes stay in step. `read(number)` raises OSError, ValueError or RuntimeError for
-    such a record; the log has the `name(number)` of the first few, and counts the rest. Raises ValueError at the first
-    if `strict`, else after PATIENCE."""
+    such a record (`get` gives it further arguments); the log has the `name(number)` of the first few, and counts the
+    rest. Raises ValueError at the first if `strict`, else after PATIENCE."""
 
-    def __init__(
-        self, count: int, read: Callable[[int], Any], name: Callable[[int], str], strict: bool = False
-    ) -> None:
+    def __init__(self, count: int, read: Callable[..., Any], name: Callable[[int], str], strict: bool = False) -> None:
         self.count, self.read, self.name, self.strict = count, read, name, strict
         self.skipped: set[int] = set()
         self._lock = threading.Lock()
@@ -73,11 +71,14 @@ class Readable:
         return self.count
 
     def __getitem__(self, index: int) -> Any:
+        return self.get(index)
+
+    def get(self, index: int, *more: Any) -> Any:
         message = ""
         for number in range(index, index + min(PATIENCE, self.count)):
             number %= self.count
             try:
-                return self.read(number)
+                return self.read(number, *more)
             except (OSError, ValueError, RuntimeError) as error:
                 message = f"{self.name(number)}: {' '.join(str(error).split())}"
                 if self.strict:

@@ -113,13 +113,14 @@ class Checkpoints:
 
         If `restore` raises and succeeds for an older checkpoint, the newer ones are moved and the log names them. If no
         checkpoint can be read, nothing is moved, and the error of the newest is raised: then the target does not fit,
-        or the disk is away. With several processes the first error is raised; they could not agree on a step."""
+        or the disk is away. Of several processes each raises its first: they could not agree on a step."""
         errors: dict[int, Exception] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
                 restored = restore(step)
             except Exception as error:
                 if jax.process_count() > 1:
+                    error.add_note(f"move {self.manager.directory / str(step)} away to resume from an older one")
                     raise
                 errors[step] = error
                 continue

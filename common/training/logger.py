@@ -9,6 +9,7 @@ import dataclasses
 import json
 import math
 import re
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ class Logger:
             if config.tensorboard:
                 self.writers.append(TensorBoard(folder, step))
             if config.wandb:
-                self.writers.append(WandB(folder, config.wandb))
+                self.writers.append(WandB(folder, step, config.wandb))
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
@@ -162,16 +163,18 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases; the folder of the run is its id, so that a resumed run continues there."""
+    """Weights & Biases. The id is in `wandb_id`: a resumed run continues there, one that starts again is another."""
 
-    def __init__(self, folder: Path, project: str):
+    def __init__(self, folder: Path, step: int, project: str):
         try:
             import wandb  # type: ignore[import-not-found]
         except ImportError as error:
             raise ImportError("logger.wandb needs wandb: pip install 'film-plugins-reveal[wandb]'") from error
         self.wandb: Any = wandb
-        name = "-".join(folder.parts[-2:])
-        self.run = wandb.init(project=project, id=name, name=name, dir=str(folder), resume="allow")
+        path, name = folder / "wandb_id", "-".join(folder.parts[-2:])
+        if step == 0 or not path.exists():
+            path.write_text(secrets.token_hex(8))
+        self.run = wandb.init(project=project, id=path.read_text(), name=name, dir=str(folder), resume="allow")
         self.close = self.run.finish
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:

@@ -207,16 +207,13 @@ class Style(Vgg):
     function = staticmethod(losses.style_distance)
 
 
-def total(terms: Mapping[str, Term], scope: Scope) -> tuple[Float[Array, ""], Metrics]:
-    """The weighted sum of `terms`; the value of each, and as `weight_NAME` each weight that changes with the step."""
-    if reserved := {"loss", "grad_norm", "update_norm"} & terms.keys():
-        raise ValueError(f"the trainer logs its own {reserved.pop()!r}: give the loss another name")
-    values = {name: term(scope) for name, term in terms.items()}
+def total(
+    terms: Mapping[str, Term], scope: Scope, metrics: Mapping[str, Term] | None = None
+) -> tuple[Float[Array, ""], Metrics]:
+    """The weighted sum of `terms`; the value of each, that of each of `metrics` with another name, and as `weight_NAME`
+    each weight that changes with the step."""
+    values = {name: term(scope) for name, term in {**(metrics or {}), **terms}.items()}
     schedules = {name: as_schedule(term.weight) for name, term in terms.items()}
     weights = {name: schedule(scope.context.step) for name, schedule in schedules.items()}
     changing = {f"weight_{name}": weights[name] for name, schedule in schedules.items() if len(schedule.corners) > 1}
-    return jnp.stack([weights[name] * value for name, value in values.items()]).sum(), values | changing
-
-
-def report(terms: Mapping[str, Term], scope: Scope) -> Metrics:
-    return {name: term(scope) for name, term in terms.items()}
+    return jnp.stack([weights[name] * values[name] for name in terms]).sum(), values | changing

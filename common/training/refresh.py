@@ -10,13 +10,14 @@ step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A task wi
 The steps in between use version 2; none waits, and none sees a mix of two versions. Shapes and shardings never change,
 so the step is compiled once.
 
-With a `lag` (`task.RefreshConfig`) checkpoints hold the arrays in use and those under way, and a resumed run equals the
-uninterrupted one bit for bit. Without one, the duration of a refresh decides what a step reads: a checkpoint holds the
-version number alone, and a resumed run recomputes.
+With a `lag` (`task.RefreshConfig`) checkpoints hold the arrays in use and the next ones, or, while these are computed,
+their snapshot. So none waits, and a resumed run equals the uninterrupted one bit for bit. Without one, a step reads
+what is ready: a checkpoint holds the version number alone, and a resumed run recomputes.
 
-The second thread shares the devices with the steps, unless `spare` gives it devices of its own. At the end of a run
-`check_cancelled` raises `Cancelled` inside `refresh_arrays`. Several processes must start their programs in the same
-order, so there a refresh runs in the main thread.
+The second thread shares the devices with the steps, unless `spare` gives it devices of its own. Devices that exchange
+data in two programs must start them in the same order. So a snapshot is whole on each device, whatever `trainer.fsdp`
+is, and of several processes each refreshes in its main thread. At the end of a run `check_cancelled` raises `Cancelled`
+inside `refresh_arrays`.
 """
 
 import dataclasses
@@ -48,9 +49,10 @@ class Cancelled(Exception):
 
 @dataclasses.dataclass
 class Pending:
-    """A version under way: the step of its parameters, and the thread that computes it (None: no thread)."""
+    """A version under way: its parameters and their step, and the thread that computes it (None: no thread)."""
 
     step: int
+    params: Params
     version: futures.Future = dataclasses.field(default_factory=futures.Future)
     thread: threading.Thread | None = None
 
@@ -87,6 +89,7 @@ class Refresh(NoRefresh):
     def __init__(self, task: RefreshedTask, config: RefreshConfig, mesh: Mesh, frozen: Any):
         self.task, self.config, self.mesh, self.spare = task, config, mesh, spare_mesh(config.spare)
         self.frozen = frozen if self.spare is None else jax.tree.map(self._to_spare, frozen)
+        self.copy = jax.jit(partial(jax.tree.map, jnp.copy), out_shardings=replicated(mesh))
         self.current = Version(-1, 0, 0.0, None)
         self.pending: Pending | None = None
         self.skipped = False
@@ -126,11 +129,17 @@ class Refresh(NoRefresh):
         }
 
     def saved(self) -> dict[str, Any]:
+        used, pending = self.current, self.pending
+        about: dict[str, Any] = {"used": used.about, "coming": None, "shapes": None}
         if self.config.lag is None:
-            return {"refresh": {"used": self.current.about, "coming": None, "shapes": None}}
-        pending = self.pending and self.pending.version.result()
-        about = {"used": self.current.about, "coming": pending and pending.about, "shapes": _shapes(self.arrays)}
-        return {"refresh": about, "arrays": {"used": self.arrays} | ({"coming": pending.arrays} if pending else {})}
+            return {"refresh": about}
+        about["shapes"], arrays = _shapes(used.arrays), {"used": used.arrays}
+        if pending is not None and pending.version.done():
+            version = pending.version.result()
+            about["coming"], arrays["coming"] = version.about, version.arrays
+        elif pending is not None:
+            about["coming"], arrays["snapshot"] = [used.number + 1, pending.step, None], pending.params
+        return {"refresh": about, "arrays": arrays}
 
     def close(self) -> None:
         """Cancels a refresh under way."""
@@ -153,15 +162,20 @@ class Refresh(NoRefresh):
             *sizes, dtype = leaf
             return jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype), sharding=by_rows(self.mesh, sizes))
 
-        shapes = {name: about["shapes"] for name in ("used", "coming") if about[name] is not None}
-        target = jax.tree.map(shape, shapes, is_leaf=lambda x: isinstance(x, list))
+        arrays = jax.tree.map(shape, about["shapes"], is_leaf=lambda x: isinstance(x, list))
+        used, coming, target = about["used"], about["coming"], {"used": arrays}
+        if coming is not None:
+            whole = replicated(self.mesh)
+            snapshot = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), params)
+            target |= {"snapshot": snapshot} if coming[2] is None else {"coming": arrays}
         restored = checkpoints.arrays(step, target)
-        versions = {name: Version(*about[name][:3], arrays=arrays) for name, arrays in restored.items()}
-        self.current = versions["used"]
+        self.current = Version(*used[:3], arrays=restored["used"])
         self._update_host(params)
-        if "coming" in versions:
-            self.pending = Pending(versions["coming"].step)
-            self.pending.version.set_result(versions["coming"])
+        if coming is not None and coming[2] is None:
+            self._begin(coming[1], restored["snapshot"])
+        elif coming is not None:
+            self.pending = Pending(coming[1], None)
+            self.pending.version.set_result(Version(*coming[:3], arrays=restored["coming"]))
 
     def _swap_if_due(self, step: int, params: Params) -> None:
         if self.pending is None:
@@ -192,8 +206,8 @@ class Refresh(NoRefresh):
             self.skipped = True
             return
         self.skipped = False
-        self.pending = pending = Pending(step)
-        work = partial(self._compute, self.current.number + 1, step, self._snapshot(params))
+        self.pending = pending = Pending(step, self._snapshot(params))
+        work = partial(self._compute, self.current.number + 1, step, pending.params)
         if self.config.lag == 0 or jax.process_count() > 1:
             pending.compute(work)
         else:  # a daemon, which an executor's thread is not: no exit waits for it
@@ -207,9 +221,9 @@ class Refresh(NoRefresh):
         return jax.device_put(x, replicated(self.spare) if whole else by_rows(self.spare, x.shape))
 
     def _snapshot(self, params: Params) -> Params:
-        """A copy: the next step donates the memory of the parameters."""
+        """A copy, whole on each device: the next step donates the memory of the parameters."""
         if self.spare is None:
-            return jax.tree.map(jnp.copy, params)
+            return self.copy(params)
         return jax.device_put(params, replicated(self.spare), may_alias=False)
 
     def _compute(self, number: int, step: int, params: Params) -> Version:

@@ -54,8 +54,8 @@ RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)"
 # Exceptions, which change no weights
 HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(image_summaries|metrics)(\..*)?)$")
 OUT_OF_MEMORY = (
-    "out of memory: raise trainer.accumulate, which computes a batch in parts, or lower data.batch_size; networks need "
-    "less with task.remat=true and task.dtype=bfloat16, and several devices with trainer.fsdp"
+    "out of memory: lower data.batch_size, or set task.remat=true, task.dtype=bfloat16, or, on several devices, "
+    "trainer.fsdp. trainer.accumulate saves memory, but losses that compare examples or count tokens then see one part"
 )
 
 
@@ -217,7 +217,7 @@ def one_line_errors(job: bool = False) -> Iterator[None]:
             raise
         cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
         line = " ".join(str(cause).split())  # Hydra's own take several
-        where = " ".join(getattr(error, "__notes__", ())) or "HYDRA_FULL_ERROR=1 shows the traceback"
+        where = "; ".join(getattr(error, "__notes__", ())) or "HYDRA_FULL_ERROR=1 shows the traceback"
         if job:
             log.error("error: %s (%s)", line, where)
             failed = ValueError(line)  # JAX's own may not travel between processes

@@ -19,7 +19,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt32
 
 from common.training.mesh import Rules, shardings
-from common.training.optimizer import OptimConfig, stop_frozen_gradients
+from common.training.optimizer import OptimConfig, factors, stop_frozen_gradients
 from common.training.task import Batch, Context, Metrics, Params, Task
 
 Seed = int | np.uint32 | UInt32[Array, ""]
@@ -85,9 +85,15 @@ def train_step(
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
     params = optax.apply_updates(state.params, updates)
     decay = ema_decay(state.step, optim.ema, optim.ema_power)
-    ema = None if state.ema is None else optax.incremental_update(params, state.ema, 1 - decay)
-    norms = {"grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
-    metrics = {"loss": loss, **norms, **metrics}
+    ema = None
+    if state.ema is not None:  # frozen parameters are their own average, to the bit
+        ema = optax.incremental_update(params, state.ema, 1 - decay)
+        trained = factors(optim.multipliers, params)
+        ema = jax.tree.map(lambda old, new, factor: new if factor else old, state.ema, ema, trained)
+    own = {"loss": loss, "grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
+    if reserved := own.keys() & metrics.keys():
+        raise ValueError(f"the trainer logs its own {reserved.pop()!r}: give the loss or metric another name")
+    metrics = own | metrics
     return TrainState(state.step + 1, params, opt_state, ema), metrics
 
 
@@ -103,7 +109,10 @@ def ema_decay(step: Int[Array, ""], most: float, power: float) -> Float[Array, "
 def gradient(
     loss_of: Callable, accumulate: int, params: Params, batch: Batch, context: Context
 ) -> tuple[Float[Array, ""], Metrics, Params]:
-    """Loss, metrics and gradient: their means over `accumulate` microbatches, computed one after the other."""
+    """Loss, metrics and gradient: their means over `accumulate` microbatches, computed one after the other.
+
+    Those of the whole batch if the loss is a mean over examples. A loss that compares examples compares those of a
+    microbatch, and one that is divided by a number of tokens or pixels divides by those of a microbatch."""
 
     def microbatch_gradient(batch: Batch, key: PRNGKeyArray):
         grad = jax.value_and_grad(loss_of, has_aux=True)

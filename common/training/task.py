@@ -116,9 +116,10 @@ class RefreshedTask(Protocol):
     def refresh_arrays(self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None) -> Any:
         """Arrays computed from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
 
-        Runs outside `jit`, in a second thread during training, on the devices of `params` and `frozen`; compiles its
-        own functions, once. Compute in parts, block on each (training steps run in between) and then call
-        `check_cancelled`, which raises `refresh.Cancelled` at the end of the run."""
+        Runs outside `jit`, in a second thread during training, on the devices of `params`, whole on each, and `frozen`;
+        compiles its own functions, once. Devices exchange nothing, unless `lag` is 0. Compute in parts, block on each
+        (training steps run in between) and then call `check_cancelled`, which raises `refresh.Cancelled` at the end of
+        the run."""
         ...
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from jax.experimental.multihost_utils import reached_preemption_sync_point
 from tqdm import tqdm
 
 from common.evaluation.evaluation import Evaluation
@@ -53,7 +54,7 @@ class TrainerConfig:
     best_is_highest: bool = True
     keep: int = 2  # number of newest checkpoints to keep
     keep_every: int = 0  # those at multiples of it (0: none) stay too
-    accumulate: int = 1  # microbatches that a batch is split into, computed one after the other, to save memory
+    accumulate: int = 1  # microbatches, to save memory: a loss is the mean of theirs, and none looks across the batch
     devices: int = 0  # of the mesh; 0: all but those of `refresh.spare`
     fsdp: int = 1  # along how many of them large parameters are split
     sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic), see `mesh.py`; the tactic "fsdp" needs fsdp > 1
@@ -67,8 +68,9 @@ class TrainerConfig:
         for name in ("steps", "log_every", "checkpoint_every", "keep", "accumulate"):
             if getattr(self, name) < 1:
                 raise ValueError(f"trainer.{name} is {getattr(self, name)}: it must be at least 1")
-        if self.picture_every < 0:
-            raise ValueError(f"trainer.picture_every is {self.picture_every}: give a number of steps; 0 for none")
+        for name in ("picture_every", "evaluate_every", "keep_every"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"trainer.{name} is {getattr(self, name)}: give a number of steps; 0 for none")
         if self.evaluate_every % self.checkpoint_every:
             rule = f"give a multiple of trainer.checkpoint_every, {self.checkpoint_every}, to save scored weights"
             raise ValueError(f"trainer.evaluate_every is {self.evaluate_every}: {rule}")
@@ -121,6 +123,8 @@ def train(
 
     if (resumed := checkpoints.newest_whole(resume)) is not None:
         start, state = resumed
+        if start > config.steps:
+            raise ValueError(f"trainer.steps is {config.steps}: {folder} is at step {start}; give that or more")
     else:
         pure = partial(init_state, task, tx, optim)
         init = jax.jit(pure, out_shardings=state_sharding, compiler_options=COMPILE_FAST)
@@ -188,16 +192,17 @@ class Run:
                 last = number == config.steps
                 if number % config.log_every == 0 or last:
                     self.log(number, bar)
-                # Read once: a signal during the checkpoint of this step waits for the next. Processes must agree.
-                agree = jax.process_count() == 1 or number % config.log_every == 0
+                # Read once: a signal during the checkpoint of this step waits for the next.
+                agree = jax.process_count() == 1 or number % config.log_every == 0  # on a step; JAX does on SIGTERM
                 stop = agree and distributed.any_process(interrupt.requested)
-                if config.picture_every and (number % config.picture_every == 0 or last):
-                    with self.window.paused():
-                        self.write_pictures(number, state, batch)
+                stop = stop or reached_preemption_sync_point(number - start)
                 if number % config.checkpoint_every == 0 or last or stop:
                     with self.window.paused():  # it checks the step: a state that is not finite is never saved
                         self.refresh.check()
-                        self.save(number, state, batches.get_state(), last)
+                        self.save(number, state, batches.get_state(), last, stop)
+                if config.picture_every and (number % config.picture_every == 0 or last):
+                    with self.window.paused():
+                        self.write_pictures(number, state, batch)
                 bar.update()
                 if stop and not last:
                     self.checkpoints.wait()
@@ -218,11 +223,11 @@ class Run:
         if distributed.is_first():
             self.logger.pictures(number, self.task.pictures(params, batch))
 
-    def save(self, number: int, state: TrainState, position: Any, last: bool) -> None:
-        """Writes a checkpoint, after the evaluation if one is due."""
+    def save(self, number: int, state: TrainState, position: Any, last: bool, stop: bool) -> None:
+        """Writes a checkpoint, after the evaluation if one is due; a run that is to `stop` may not have the time."""
         scores, write = None, partial(self.checkpoints.save, number, state, position, **self.refresh.saved())
         evaluation, every = self.evaluation, self.config.evaluate_every
-        if evaluation is not None and every and (number % every == 0 or last):
+        if evaluation is not None and every and (last or (number % every == 0 and not stop)):
             params = distributed.fetch(state.averaged)
 
             def score() -> dict[str, float]:
@@ -250,19 +255,20 @@ class Run:
 
 
 class Interrupt:
-    """Sets `requested` at the first SIGINT or SIGTERM, so that the loop stops between two steps; a second signal
-    interrupts at once."""
+    """Sets `requested` at SIGINT or SIGTERM, so that the loop stops between two steps; a second SIGINT interrupts at
+    once. With several processes SIGTERM is left to JAX, which tells all."""
 
     def __enter__(self) -> Interrupt:
         self.requested = False
-        self.before = {number: signal.signal(number, self._request) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = (signal.SIGINT, signal.SIGTERM)[: 2 if jax.process_count() == 1 else 1]
+        self.before = {number: signal.signal(number, self._request) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)
 
-    def _request(self, *_: object) -> None:
-        if self.requested:
+    def _request(self, number: int, _: object) -> None:
+        if self.requested and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.requested = True

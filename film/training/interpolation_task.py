@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from common.nn.init import COMPILE_FAST, Keys, blank
 from common.perceptual.vgg_weights import load_vgg
 from common.training.mesh import by_share
-from common.training.objectives import L1, Psnr, Scope, Term, report, total
+from common.training.objectives import L1, Psnr, Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from common.weights.porting import flatten, unflatten_like
 from film.config import FilmConfig
@@ -105,8 +105,7 @@ class FilmTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         scope = Scope(self.forward(params, batch, context.mesh), batch, context)
-        loss, values = total(self.losses, scope)
-        return loss, values | report(self.metrics, scope)
+        return total(self.losses, scope, self.metrics)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         if not self.image_summaries:

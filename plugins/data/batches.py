@@ -26,7 +26,7 @@ from jaxtyping import Float, UInt8
 
 from common.io.clip_tokenizer import Tokenizer
 from common.io.images import from_uint8
-from common.training.batches import Batched
+from common.training.batches import Batched, Readable
 from plugins.conditions.registry import make, maker_of
 from plugins.data.crop import Frame
 from plugins.data.latent_cache import Cache
@@ -55,6 +55,7 @@ class PictureBatches(Batched):
     drop: float | int = 0.1  # probability of an empty caption
     mirror: bool = False  # flip every second image, where the caption allows it
     latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images
+    strict: bool = False  # a damaged image, or one without the condition, is an error; else the next one is taken
     length: int = 24  # tokens of a caption, start and end included
     batch_size: int = 64
 
@@ -102,9 +103,10 @@ class PictureBatches(Batched):
         """The endless examples of this seed. Raises FileNotFoundError, ImportError for missing files or extras;
         ValueError for an empty split, or a batch that is larger than the split."""
         ids, *_ = self.ids, self.text, self.cache  # fails early on missing files
+        readable = Readable(len(ids), self._prepare, lambda index: f"number {ids[index]}", self.strict)
         if self.batch_size > len(ids):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(ids)} images of the split: lower it")
-        return grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(self._prepare)
+        return grain.MapDataset.range(len(ids)).seed(seed).shuffle().repeat().random_map(readable.get)
 
     def example(self, number: int, rng: np.random.Generator | None = None) -> Example:
         """An image of the source; with `rng` its crop may be random."""
@@ -118,7 +120,7 @@ class PictureBatches(Batched):
         drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
         return make(self.condition, as_float(example.image, flip), **self.options, **drawn)
 
-    def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Batch:
+    def _prepare(self, index: int, rng: np.random.Generator) -> Batch:
         number = self.ids[index]
         caption, flip = self._draw(number, rng)
         batch = {"id": np.int64(number), **self._text_inputs(number, caption)}

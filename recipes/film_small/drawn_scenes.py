@@ -119,7 +119,8 @@ class DrawnScenes:
                 raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
 
     def batches(self, seed: int) -> DrawnBatches:
-        """Raises FileNotFoundError, ValueError without photographs, or a film too small or short."""
+        """Raises FileNotFoundError, ValueError without photographs, for a film too small or short, or a batch that the
+        processes cannot share."""
         return DrawnBatches(self, seed, load_textures(self))
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
@@ -127,19 +128,24 @@ class DrawnScenes:
 
 
 class DrawnBatches:
-    """The endless batches of a seed, with a position (`common.training.task.Batches`)."""
+    """This process's share of the endless batches of a seed, with a position (`common.training.task.Batches`)."""
 
     def __init__(self, config: DrawnScenes, seed: int, textures: Textures) -> None:
         self.config, self.position, self.textures = config, 0, textures
         self.key = jax.random.key(seed)
-        self.draw = jax.jit(partial(draw_batch, config))
+        count, index = jax.process_count(), jax.process_index()
+        if config.batch_size % count:
+            raise ValueError(f"batch_size {config.batch_size} cannot be split for {count} processes: give a multiple")
+        size = config.batch_size // count
+        self.share = size * index, size * (index + 1)
+        self.draw = jax.jit(partial(draw_batch, config, *self.share))
 
     def __iter__(self) -> DrawnBatches:
         return self
 
     def __next__(self) -> Batch:
         batch = self.draw(jax.random.fold_in(self.key, self.position), self.textures)
-        ids = self.config.batch_size * self.position + np.arange(self.config.batch_size)
+        ids = self.config.batch_size * self.position + np.arange(*self.share)
         self.position += 1
         return batch | {IDS: ids}
 
@@ -183,15 +189,15 @@ def read_film(path: str | Path) -> UInt8[np.ndarray, "f h w 3"]:
     return np.stack(frames)
 
 
-def draw_batch(config: DrawnScenes, key: PRNGKeyArray, textures: Textures) -> Batch:
-    """A batch as `film.data.triplet_batches` has it, without id."""
+def draw_batch(config: DrawnScenes, first: int, end: int, key: PRNGKeyArray, textures: Textures) -> Batch:
+    """Examples `first` to `end` of a batch as `film.data.triplet_batches` has it, without id; the film's are last."""
     of_film = round(config.film_share * config.batch_size) if config.film is not None else 0
-    keys = jax.random.split(key, config.batch_size)
+    keys, scenes = jax.random.split(key, config.batch_size), config.batch_size - of_film
     parts = []
-    if of_film < config.batch_size:
-        parts.append(jax.vmap(partial(draw_scene, config, textures))(keys[of_film:]))
-    if of_film:
-        parts.append(jax.vmap(partial(draw_film, config, textures))(keys[:of_film]))
+    if first < scenes:
+        parts.append(jax.vmap(partial(draw_scene, config, textures))(keys[of_film:][first:end]))
+    if end > scenes:
+        parts.append(jax.vmap(partial(draw_film, config, textures))(keys[max(first - scenes, 0) : end - scenes]))
     return jax.tree.map(lambda *x: jnp.concatenate(x), *parts)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from refusal import refused
-from toy_task import finish, log_of, start, two_processes
+from toy_task import checkpoints_of, finish, log_of, start, two_processes
 
 from common.training.distributed import ClusterConfig
 
@@ -74,6 +74,18 @@ def test_one_of_two_killed_ends_the_other_and_both_resume(tmp_path, alone, victi
     assert not (tmp_path / "weights.safetensors").exists()
     finish(*[run(tmp_path, 2, cluster=one) for one in two_processes()])
     np.testing.assert_allclose(losses(tmp_path), losses(alone), rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_of_two_stops_both_soon_and_saved(tmp_path, alone):
+    """Long before the next log line or checkpoint."""
+    rare = dict(log_every=100, checkpoint_every=100)
+    finish(*[run(tmp_path, 1, rare, cluster=one, stop=3 * one["process"]) for one in two_processes()], code=-2)
+    assert len(checkpoints_of(tmp_path)) == 1 and checkpoints_of(tmp_path) < {str(step) for step in range(3, 8)}
+    finish(run(tmp_path))
+    kept = [json.loads((folder / "weights.safetensors").read_text())["params"]["layer"] for folder in (tmp_path, alone)]
+    for name, value in kept[0].items():
+        np.testing.assert_allclose(value, kept[1][name], rtol=1e-4)
 
 
 def test_invalid_clusters():

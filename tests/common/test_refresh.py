@@ -9,7 +9,7 @@ import time
 import jax
 import numpy as np
 import pytest
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 from refusal import refused
 from toy_task import Fit, Follow, Line, at, crash, finish, log_of, start, two_processes
 
@@ -92,6 +92,17 @@ def test_shardings_of_the_arrays(tmp_path):
     assert specs == {"kernel": PartitionSpec(), "more": {"rows": PartitionSpec((DATA, FSDP)), "host": PartitionSpec()}}
 
 
+def test_a_snapshot_of_split_parameters_is_whole(tmp_path):
+    """Else the thread of the refresh would gather them while the training's steps communicate."""
+    task, mesh = follow(), make_mesh(2, fsdp=2)
+    split = jax.device_put(PARAMS, NamedSharding(mesh, PartitionSpec()))
+    split["layer"]["kernel"] = jax.device_put(PARAMS["layer"]["kernel"], NamedSharding(mesh, PartitionSpec(None, FSDP)))
+    make_refresh(task, mesh, {"offset": np.zeros(2, np.float32)}).start(0, split, Checkpoints(tmp_path))
+    ((seen, _),) = task.seen
+    assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(seen))
+    jax.tree.map(np.testing.assert_array_equal, seen, PARAMS)
+
+
 @pytest.mark.parametrize("lag", [0, 1, 3])
 def test_a_swap_comes_exactly_lag_steps_after_its_snapshot(tmp_path, lag):
     """`away` is the distance of the parameters from those of the arrays: none in the step after lag 0."""
@@ -146,7 +157,7 @@ def straight(tmp_path_factory):
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
     """Also from a checkpoint between snapshot and swap."""
     folder, weights, _ = straight[lag]
-    stopped = run(tmp_path, follow(lag=lag), steps=stop)["params"]
+    stopped = run(tmp_path, follow(lag=lag), Line(hook=at(stop, wait_for_refresh)), steps=stop)["params"]
     task = follow(lag=lag)
     assert run(tmp_path, task) == weights
     assert log_of(tmp_path) == log_of(folder)
@@ -156,12 +167,30 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, straight, lag, stop):
         np.testing.assert_array_equal(seen["layer"]["kernel"], np.float32(stopped["layer"]["kernel"]))
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("stop", [5, 6])
+def test_no_checkpoint_waits_for_a_refresh(tmp_path, straight, monkeypatch, caplog, stop):
+    """The refresh of step 5 is held; a resumed run begins it again, with the same parameters."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(refresh, "PATIENCE", 0.1)
+    folder, weights, uninterrupted = straight[3]
+    go = threading.Event()
+    run(tmp_path, follow(before=at(1, lambda: go.wait(LIMIT))), steps=stop)
+    assert "the refresh of step 5 is not done" in caplog.text
+    go.set()
+    wait_for_refresh()
+    task = follow()
+    assert run(tmp_path, task) == weights and log_of(tmp_path) == log_of(folder)
+    assert len(task.seen) == 4
+    jax.tree.map(np.testing.assert_array_equal, task.seen[0], uninterrupted.seen[1])
+
+
 @pytest.mark.parametrize(
     ("error", "step", "action"),
     [(RuntimeError, 12, crash), (KeyboardInterrupt, 7, lambda: signal.raise_signal(signal.SIGTERM))],
 )
 def test_a_run_that_ends_during_a_refresh_resumes(tmp_path, straight, error, step, action):
-    """The checkpoint of step 6 waits for the refresh of step 5; that of step 10 is under way when batch 12 fails."""
+    """The refresh of step 5 may be under way at the checkpoint of step 6; that of step 10 is when batch 12 fails."""
     folder, weights, _ = straight[3]
     with pytest.raises(error):
         run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6)

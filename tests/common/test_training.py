@@ -6,9 +6,12 @@ import json
 import math
 import re
 import signal
+import sys
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +24,7 @@ from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_
 from common.io.images import read_image
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
-from common.training.logger import Logger
+from common.training.logger import Logger, LoggerConfig
 from common.training.optimizer import OptimConfig, make_optimizer
 from common.training.state import TrainState, as_seed, ema_decay, train_step
 from common.training.trainer import TrainerConfig, train
@@ -45,6 +48,11 @@ def flipped(data: bytes) -> bytes:
     """One bit in the middle is another."""
     middle = len(data) // 2
     return data[:middle] + bytes([data[middle] ^ 8]) + data[middle + 1 :]
+
+
+def twice() -> None:
+    for _ in range(2):
+        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.fixture(scope="module")
@@ -88,11 +96,12 @@ def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
         (None, dict(steps=10)),
         (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
         (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
+        (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
         (RuntimeError, dict(data=Line(hook=at(18, crash)))),
     ],
 )
 def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straight, error, first):
-    """After a shorter run, signals between two checkpoints and two log lines, and a crash."""
+    """After a shorter run, signals between two checkpoints and two log lines, one that is repeated, and a crash."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with pytest.raises(error) if error else contextlib.nullcontext() as stop:
         run(tmp_path, **first)
@@ -129,6 +138,7 @@ def test_a_finished_run_does_nothing_again(tmp_path):
     first, rows = run(tmp_path, steps=5, profile=[2, 3], picture_every=0), log_of(tmp_path)
     assert list((tmp_path / "profile").rglob("*.xplane.pb")) and not (tmp_path / "pictures").exists()
     assert run(tmp_path, data=Line(hook=lambda n: pytest.fail("a batch was drawn")), steps=5) == first
+    assert re.search(r"trainer\.steps is 4.* 5", refused(ValueError, run, tmp_path, steps=4))
     assert log_of(tmp_path) == rows
 
 
@@ -165,6 +175,13 @@ def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, be
     assert logged == [None if np.isnan(score) else score for score in scores]
 
 
+def test_a_run_that_is_to_stop_is_saved_without_its_evaluation(tmp_path):
+    evaluation, stop = Distance((1.0,)), at(8, partial(signal.raise_signal, signal.SIGTERM))
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, Line(hook=stop), evaluation=evaluation, checkpoint_every=4, evaluate_every=4)
+    assert checkpoints_of(tmp_path) == {"4", "8"} and len(evaluation.seen) == 1
+
+
 def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch):
     every = dict(checkpoint_every=4, evaluate_every=4, best="toy/distance")
     with pytest.raises(IndexError):
@@ -185,6 +202,8 @@ def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch
         (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
         (dict(accumulate=0), r"trainer\.accumulate is 0"),
         (dict(picture_every=-1), r"trainer\.picture_every is -1"),
+        (dict(evaluate_every=-10), r"trainer\.evaluate_every is -10"),
+        (dict(keep_every=-2), r"trainer\.keep_every is -2"),
         (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
         (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
         (dict(sharding=[["kernel", "split"]]), r"trainer\.sharding: 'split'"),
@@ -198,22 +217,45 @@ def test_invalid_settings(tmp_path, fields, value):
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
+class Two(Fit):
+    """Two layers."""
+
+    def loss(self, params, batch, context):
+        return jnp.sum(batch["x"] @ params["first"]["kernel"] @ params["second"]["kernel"]), {}
+
+
+def two_layers(*frozen: str) -> tuple[Any, TrainState]:
+    """A step of `Two` with an average, and a state before it, whose average is 3 throughout."""
+    params = {"first": {"kernel": jnp.ones((3, 3))}, "second": {"kernel": jnp.ones((3, 3))}}
+    optim = OptimConfig(ema=0.9, multipliers=[[f"^{name}/", 0] for name in frozen])
+    tx = make_optimizer(optim, 1)
+    state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), jax.tree.map(lambda x: 3 * x, params))
+    return jax.jit(partial(train_step, Two(), tx, optim, 1)), state
+
+
 def test_frozen_parameters_have_no_backward_pass():
     """Two layers are two products forward and three backward: both kernels, and the activation between."""
-    params = {"first": {"kernel": jnp.ones((3, 3))}, "second": {"kernel": jnp.ones((3, 3))}}
-
-    class Two(Fit):
-        def loss(self, params, batch, context):
-            return jnp.sum(batch["x"] @ params["first"]["kernel"] @ params["second"]["kernel"]), {}
 
     def products(*frozen: str) -> int:
-        optim = OptimConfig(multipliers=[[f"^{name}/", 0] for name in frozen])
-        tx = make_optimizer(optim, 1)
-        state = TrainState(jnp.zeros((), jnp.int32), params, tx.init(params), None)
-        step = jax.jit(partial(train_step, Two(), tx, optim, 1))
+        step, state = two_layers(*frozen)
         return step.lower(state, {"x": jnp.ones((2, 3))}, {}).as_text().count("dot_general")
 
     assert [products(), products("second"), products("first")] == [5, 4, 3]
+
+
+def test_the_average_of_frozen_parameters_is_not_computed():
+    step, state = two_layers("first")
+    ema = step(state, {"x": jnp.ones((2, 3))}, {})[0].ema
+    np.testing.assert_array_equal(ema["first"]["kernel"], 3)
+    assert (ema["second"]["kernel"] < 2.9).all()
+
+
+def test_no_metric_takes_the_name_of_a_watched_value(tmp_path):
+    class Silent(Fit):
+        def loss(self, params, batch, context):
+            return super().loss(params, batch, context)[0], {"loss": jnp.zeros(())}
+
+    assert "'loss'" in refused(ValueError, run, tmp_path, task=Silent())
 
 
 @pytest.mark.parametrize(
@@ -250,6 +292,16 @@ def test_the_log_drops_steps_that_will_be_repeated(tmp_path, caplog):
     assert not [record for record in caplog.records if "edges" in record.getMessage()]
     (events,) = (tmp_path / "tensorboard").iterdir()
     assert b"edges/no_control" in events.read_bytes()
+
+
+def test_a_run_of_weights_and_biases_goes_on_where_it_is_resumed(tmp_path, monkeypatch):
+    ids = []
+    fake = SimpleNamespace(init=lambda id, **_: ids.append(id) or SimpleNamespace(finish=lambda: None))
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    (tmp_path / "other").mkdir()
+    for folder, step in ((tmp_path, 0), (tmp_path, 10), (tmp_path, 0), (tmp_path / "other", 0)):
+        Logger(folder, step, LoggerConfig(wandb="project")).close()
+    assert ids[0] == ids[1] and len(set(ids)) == 3
 
 
 @pytest.mark.parametrize("step", [0, 10])  # 0: after a crash before the first checkpoint
@@ -311,6 +363,16 @@ def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="column"):
         run(tmp_path)
     assert checkpoints_of(tmp_path) == {"10"} and not (tmp_path / "damaged").exists()
+
+
+def test_of_several_processes_a_damaged_checkpoint_is_named(tmp_path, monkeypatch):
+    """They resume from no older one, which their user can choose."""
+    run(tmp_path, steps=10, checkpoint_every=5)
+    checkpoints = Checkpoints(tmp_path)
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ZeroDivisionError) as error:
+        checkpoints.newest_whole(lambda step: step // (step - 10))
+    assert any(str(tmp_path / "checkpoints/10") in note for note in error.value.__notes__)
 
 
 def test_a_seed_that_is_an_argument_gives_the_same_key():

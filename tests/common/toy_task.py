@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -184,8 +185,8 @@ def two_processes() -> list[dict]:
 
 def main(folder: str, settings: str) -> None:
     """A run with these settings: "trainer", "stages" (changes of those, one after the other), "cluster", "refresh",
-    "kill" (a step), "stuck" (a refresh that never ends), "smallest_split" (bytes), "scores" (of evaluations) and "late"
-    (the disk shows this process no new checkpoint)."""
+    "kill" and "stop" (steps), "stuck" (a refresh that never ends), "smallest_split" (bytes), "scores" (of evaluations)
+    and "late" (the disk shows this process no new checkpoint)."""
     chosen = json.loads(settings)
     # Seconds until a killed process is missed; JAX's 100 would all be waited for.
     jax.distributed.initialize = functools.partial(jax.distributed.initialize, heartbeat_timeout_seconds=20)
@@ -198,7 +199,15 @@ def main(folder: str, settings: str) -> None:
     if "refresh" in chosen:
         before = at(chosen.get("stuck", -1), lambda: threading.Event().wait())
         task = Follow(refresh=RefreshConfig(**chosen["refresh"]), before=before)
-    data = Line(hook=at(chosen.get("kill", 0), lambda: os.kill(os.getpid(), signal.SIGKILL)))
+
+    def send(number: int) -> None:
+        if number == chosen.get("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == chosen.get("stop"):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(3)  # JAX looks every second
+
+    data = Line(hook=send)
     for stage in chosen.get("stages", [{}]):
         config = TrainerConfig(progress=False, **chosen["trainer"] | stage)
         evaluation = Distance(chosen.get("scores", ()))

@@ -125,7 +125,7 @@ def test_a_condition_of_another_size_shows_the_same_part(folder, tmp_path):
     for image, condition, _ in triples(data, 5):
         np.testing.assert_allclose(image, condition, atol=0.03)
     write(tmp_path / "conditions" / "depth" / "1.png", large[:, :100])
-    refused(ValueError, r"picture 1.* 100x64", lambda: take(data.batches(0), 1))
+    refused(ValueError, r"picture 1.* 100x64", lambda: take(dataclasses.replace(data, strict=True).batches(0), 1))
 
 
 def test_conditions_are_made_where_none_is_stored(folder, tmp_path):
@@ -176,6 +176,10 @@ def test_damaged_images_and_missing_captions(folder, tmp_path):
     np.testing.assert_array_equal(next(data.batches(0))["tokens"], data.text([""], 12))
     (tmp_path / "a.png").write_bytes((folder / "images" / "1.png").read_bytes()[:200])
     refused(ValueError, r"a\.png", lambda: next(data.batches(0)))
+    write(tmp_path / "b.png", np.zeros((20, 20, 3), np.uint8))
+    several = config(folder, tmp_path, batch_size=2)
+    assert next(several.batches(0))["id"].tolist() == [1, 1]  # the image after it is in its place
+    refused(ValueError, r"a\.png", lambda: next(dataclasses.replace(several, strict=True).batches(0)))
 
 
 def test_a_source_may_be_named_in_the_config():

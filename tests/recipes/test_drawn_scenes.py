@@ -1,5 +1,6 @@
 """Scenes drawn by the accelerator: their flow and visibility are exact, and their batches are those of a position."""
 
+from functools import partial
 from typing import Any
 
 import cv2
@@ -9,6 +10,7 @@ import pytest
 
 from common.training.task import IDS, Batches
 from film.data.augment import CELL
+from recipes.film_small import drawn_scenes
 from recipes.film_small.drawn_scenes import DrawnScenes
 
 CROP = 64
@@ -82,6 +84,34 @@ def test_a_batch_is_a_function_of_seed_and_position(folder, drawn):
     for name, value in drawn[1].items():
         np.testing.assert_array_equal(again[name], value)
     assert list(again[IDS]) == [6, 7, 8, 9, 10, 11]
+
+
+def told(kind, config, textures, key):
+    return {"key": jax.random.key_data(key), "film": kind}
+
+
+def test_processes_draw_the_parts_of_one_batch(folder, film, monkeypatch):
+    for kind, name in enumerate(("draw_scene", "draw_film")):  # examples that tell what was to be drawn
+        monkeypatch.setattr(drawn_scenes, name, partial(told, kind))
+    config = DrawnScenes(folder, film=film, film_share=0.5, gaps=(1, 2), **PLAIN)
+    (whole,), parts = shares(config, 1, monkeypatch), shares(config, 3, monkeypatch)
+    assert whole["film"].tolist() == [0, 0, 0, 1, 1, 1] and len(np.unique(whole["key"])) == 12
+    for name, value in whole.items():
+        np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), value)
+    with pytest.raises(ValueError, match="4 processes"):
+        shares(config, 4, monkeypatch)
+
+
+def shares(config, count, monkeypatch):
+    """The second batch of each of `count` processes."""
+    monkeypatch.setattr(jax, "process_count", lambda: count)
+    found = []
+    for index in range(count):
+        monkeypatch.setattr(jax, "process_index", lambda index=index: index)
+        batches = config.batches(0)
+        batches.set_state({"position": 1})
+        found.append(jax.device_get(next(batches)))
+    return found
 
 
 def test_film_is_mixed_in_and_no_triplet_crosses_a_cut(folder, film):

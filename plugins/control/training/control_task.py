@@ -33,7 +33,7 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params, split
-from common.training.objectives import Scope, Term, report, total
+from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
@@ -210,8 +210,7 @@ class ControlTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         scope = Scope(self.forward(params, batch, context), batch, context)
-        loss, values = total(self.losses, scope)
-        return loss, values | report(self.metrics, scope)
+        return total(self.losses, scope, self.metrics)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         return self.samples(self.pipeline, self.network(jax.device_put(params)), batch)

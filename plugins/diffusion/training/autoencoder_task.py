@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params
 from common.perceptual.vgg_weights import load_vgg
-from common.training.objectives import L1, Psnr, Scope, Term, report, total
+from common.training.objectives import L1, Psnr, Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.diffusion.io.components import save_component
 from plugins.diffusion.networks.vae import AutoencoderKL, Posterior, VAEConfig
@@ -84,8 +84,7 @@ class AutoencoderTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         scope = Scope(self.forward(params, batch["image"], context.key), batch, context)
-        loss, values = total(self.losses, scope)
-        return loss, values | report(self.metrics, scope)
+        return total(self.losses, scope, self.metrics)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         image = np.asarray(batch["image"][: self.rows], np.float32)

@@ -35,7 +35,7 @@ from common.io.files import atomic_output
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params
 from common.nn.text_encoder import TextConfig
-from common.training.objectives import Scope, Term, report, total
+from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from plugins.diffusion.io.components import MODULES, load_component, load_tokenizer, load_vae, save_component
 from plugins.diffusion.networks.unet_config import UNetConfig
@@ -188,8 +188,7 @@ class DenoisingTask:
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         scope = Scope(self.forward(params, batch, context), batch, context)
-        loss, values = total(self.losses, scope)
-        return loss, values | report(self.metrics, scope)
+        return total(self.losses, scope, self.metrics)
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         return {} if self.pipeline is None else {"samples": self.samples(self.pipeline, jax.device_put(params))}
