@@ -16,6 +16,7 @@ def open_rows(
     FileNotFoundError for an unknown dataset; ValueError for a missing feature, and a dataset without random access."""
     import tensorflow_datasets as tfds  # here: it takes two seconds
 
+    builder: Any  # tfds' types are wider than what it takes
     if (Path(dataset) / INFO).is_file():
         builder = tfds.builder_from_directory(dataset)
     else:

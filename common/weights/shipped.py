@@ -9,12 +9,12 @@ from common.weights.remote import local
 
 @dataclasses.dataclass(frozen=True)
 class Shipped:
-    """The folders of `folder` that hold a file `marker`; None is the name `default`. Errors say `what` is not there
-    ("base"), and the `ways` to give another."""
+    """The folders of `folder` that hold a file `marker`; None is the name `default` ("": there is none). Errors say
+    `what` is not there ("base"), and the `ways` to give another."""
 
     folder: Path
     marker: str
-    default: str | None
+    default: str
     what: str
     ways: str
 
@@ -25,9 +25,9 @@ class Shipped:
         """The path itself, the folder of a shipped name, or what an address names, with the `options` of `local`.
 
         Raises ValueError for "", FileNotFoundError, which lists the names, and as `common.weights.remote.local`."""
-        if str(name) == "":
-            raise ValueError("'' is no name of weights: check that the variables of the shell are set")
         names, text = self.names(), str(self.default if name is None else name)
+        if not text:
+            raise ValueError("'' is no name of weights: check that the variables of the shell are set")
         shipped = text in names and (name is None or not Path(name).exists())
         path = self.folder / text if shipped else local(text, **options)
         if not path.exists():

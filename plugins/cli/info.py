@@ -13,7 +13,7 @@ from plugins.control.loading import is_network, open_files
 from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
 
-ANY = Shipped(WEIGHTS, at_hand.CARD, None, "weights", "a folder of diffusers, a safetensors file")
+ANY = Shipped(WEIGHTS, at_hand.CARD, "", "weights", "a folder of diffusers, a safetensors file")
 
 
 def info(command: Info) -> None:

@@ -31,7 +31,7 @@ from plugins.diffusion.io.porting import Origin, Renamed
 PIPELINE_FOLDERS = ("controlnet", "adapter")  # of the control network in diffusers' pipelines
 # By `_class_name` in config.json.
 NETWORKS = {network.config_class.architecture: network for network in (ControlNet, T2IAdapter, MediaPipePlugin)}
-CONTROLS = Shipped(WEIGHTS, CONFIG, None, "control", "a folder of diffusers, a safetensors file")
+CONTROLS = Shipped(WEIGHTS, CONFIG, "", "control", "a folder of diffusers, a safetensors file")
 
 
 def load(
