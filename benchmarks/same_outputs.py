@@ -40,7 +40,7 @@ COMMANDS: dict[str, list[str]] = {
     "euler": [*GENERATE, "green tree", "-o", "a.png", "--sampler", "euler", "--guidance", "3"],
     "canny": [*GENERATE, "green apple, 3d emoji", "-o", "a.png", "--control", "canny", "--image", APPLE],
     "mask": [*GENERATE, "red apple", "-o", "a.png", "--control", "mask", "--image", APPLE],
-    "plug-and-play": [*GENERATE, "yellow apple", "-o", "a.png", "--control", "plug_and_play", "--image", APPLE],
+    "plug-and-play": [*GENERATE, "yellow apple", "-o", "a.png", "--control", "layout", "--image", APPLE],
     "image-to-image": [*GENERATE, "apple", "-o", "a.png", "--image", APPLE, "--strength", "0.5"],
     "condition": ["plugins", "condition", "canny", APPLE, "-o", "c.png"],
     **{f"question-{i}": ["reveal", "ask", FLAG, text, "--json"] for i, text in enumerate(QUESTIONS)},

@@ -11,8 +11,8 @@ ones out of the way, to `damaged/<step>` of the run folder, or `<step>_2`, ...: 
 Restoring needs a target of the same structure, which fixes types and shardings: a run saved on four devices restores
 on one. All processes of a run take part in saving and restoring; the position of the data is the same in each.
 
-A task with refreshed arrays (`refresh.py`) has two more items in its checkpoints: `refresh`, JSON about the versions,
-and, with a lag, `arrays`.
+A task with refreshed arrays (`refresh.py`) has two more items in its checkpoints: `renewal`, JSON about the versions,
+and, with a lag, `renewed`, the arrays.
 """
 
 import copy
@@ -86,9 +86,9 @@ class Checkpoints:
         # copied: the iterator may change its position while the background thread writes
         items = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave(copy.deepcopy(position))}
         if refresh is not None:
-            items["refresh"] = ocp.args.JsonSave(refresh)
+            items["renewal"] = ocp.args.JsonSave(refresh)
         if arrays is not None:
-            items["arrays"] = ocp.args.StandardSave(arrays)
+            items["renewed"] = ocp.args.StandardSave(arrays)
         self.manager.save(step, args=ocp.args.Composite(**items), metrics=dict(scores) if scores else None)
 
     def wait(self) -> None:
@@ -140,14 +140,14 @@ class Checkpoints:
 
     def refresh(self, step: int) -> dict[str, Any] | None:
         """The `refresh` of `save`; None if the task had none."""
-        if not (self.manager.directory / str(step) / "refresh").exists():
+        if not (self.manager.directory / str(step) / "renewal").exists():
             return None
-        return self.manager.restore(step, args=ocp.args.Composite(refresh=ocp.args.JsonRestore()))["refresh"]
+        return self.manager.restore(step, args=ocp.args.Composite(renewal=ocp.args.JsonRestore()))["renewal"]
 
     def arrays(self, step: int, target: Any) -> Any:
         """The `arrays` of `save`, like `target`."""
-        arguments = ocp.args.Composite(arrays=ocp.args.StandardRestore(target))
-        return self.manager.restore(step, args=arguments)["arrays"]
+        arguments = ocp.args.Composite(renewed=ocp.args.StandardRestore(target))
+        return self.manager.restore(step, args=arguments)["renewed"]
 
     def scores(self) -> dict[int, dict[str, float]]:
         self.wait()

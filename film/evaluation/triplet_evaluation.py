@@ -169,7 +169,7 @@ class FilmEvaluation(Evaluation):
         summary = summarise(rows, self.columns, ours) + over_sets(rows, self.columns, ours, self.groups)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
-        options = {name: getattr(self, name) for name in ("compare_with", "moments", "limit", "search")}
+        options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit, "search": self.search}
         results = {"metrics": metrics, "sets": sets, "scores": summary}
         output.write_json(SUMMARY, provenance(weights) | options | results)
         for name in self.sets if self.worst else ():

@@ -11,6 +11,8 @@ from common import terminal
 from common.terminal import Printing
 from plugins.diffusion.generation_config import GenerationConfig
 
+PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BaseOptions:
@@ -51,9 +53,9 @@ class WeightOptions(LoadOptions):
 class ControlOptions:
     """What steers the base."""
 
-    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play"], ...] = ()
-    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play, which needs
-    no plugin."""
+    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
+    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
+    which needs no plugin."""
     plugin: tuple[str, ...] = ()
     """One network for each control: a folder, a single file, an address, or a shipped name. None: the shipped ones."""
     condition: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.images import place, read_image
-from plugins.cli.commands import Generate
+from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
 from plugins.control.loading import CONTROLS, load
@@ -47,7 +47,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
     controls = []
     for i, kind in enumerate(kinds):
         strength = strengths[i % len(strengths)]
-        if kind == "plug_and_play":
+        if kind in PLUG_AND_PLAY:
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
         network = load(next(plugins, None) or shipped_plugin(str(kind)))
@@ -87,7 +87,7 @@ def control_kinds(command: Generate) -> list[str | None]:
             raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
-    networks = [kind for kind in kinds if kind != "plug_and_play"]
+    networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
     for name, values in (("plugin", command.plugin), ("condition", command.condition)):
         if values and len(values) != len(networks):
             raise ValueError(f"{len(values)} {name}s for {len(networks)} controls; give one --{name} for each")

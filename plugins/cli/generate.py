@@ -28,7 +28,7 @@ from common.io.files import atomic_folder, check_output_file, check_output_folde
 from common.io.images import check_writable, contact_sheet, read_image, shrink, write_image
 from common.runtime import setup
 from common.training.mesh import make_mesh
-from plugins.cli.commands import Generate
+from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.cli.controls import make_controls, make_image_prompt
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
 from plugins.diffusion.io.components import load_vae
@@ -105,7 +105,7 @@ def request_of(command: Generate, base: Base) -> Request:
     image = None if command.image is None else read_image(command.image)
     controls = make_controls(command, base, image)
     options = command.options()
-    if command.sampler is None and "plug_and_play" in command.control:
+    if command.sampler is None and set(command.control) & set(PLUG_AND_PLAY):
         options["sampler"] = "ddim"  # the only one with an inversion
     return make_request(
         base,

@@ -47,7 +47,7 @@ from plugins.metrics.quality import NEIGHBOURS, PrecisionRecall, clip_score, com
 
 SAMPLER = "ddim"
 BASE, PLUS = "Base", "Base + "
-PLUG_AND_PLAY = "plug_and_play"
+PLUG_AND_PLAY, OLD_PLUG_AND_PLAY = "plug_and_play", "layout"
 TITLES = {"controlnet": "ControlNet", "t2i_adapter": "T2I-Adapter", PLUG_AND_PLAY: "Plug-and-Play"}  # others: their key
 COLUMNS = ("model", "parameters", "GFLOP", "seconds", "overhead, time", "overhead, GFLOP")
 NUMBERS = ("model", "parameters", "gflop", "once", "seconds", "time_overhead", "gflop_overhead")
@@ -88,11 +88,13 @@ class ControlComparison(HeldOutEvaluation):
     rounds: int = 5  # timed runs of each row
 
     def __post_init__(self):
-        for name, value in self.methods.items():
+        methods = {PLUG_AND_PLAY if name == OLD_PLUG_AND_PLAY else name: value for name, value in self.methods.items()}
+        object.__setattr__(self, "methods", methods)
+        for name, value in methods.items():
             if isinstance(value, str if name == PLUG_AND_PLAY else bool):
                 rule = "true or null" if name == PLUG_AND_PLAY else "weights or null"
                 raise ValueError(f"evaluation.methods.{name} is {value!r}: it must be {rule}")
-        if not any(self.methods.values()):
+        if not any(methods.values()):
             raise ValueError("evaluation.methods is empty: give weights, as evaluation.methods.plugin=PATH")
         for name in ("count", "rows", "rounds"):
             if getattr(self, name) < 1:

@@ -3,6 +3,7 @@
 Token ids and source indices mean nothing without the vocabulary and the source names of training, and a network answers
 badly if a question is phrased otherwise than in training. So a weights file describes its processor: `train.py` writes
 the description below into the header (`processor`) where the data has one, and the recipe of the data in any case.
+Older files may have a `processor.json` beside them.
 
 | what | from the first of |
 | --- | --- |
@@ -34,6 +35,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
 from common.io.images import check_image, from_uint8, read_image, to_uint8
+from common.io.tensor_files import read_json
 from common.weights.model_file import Metadata
 from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
@@ -46,6 +48,7 @@ if TYPE_CHECKING:  # answering needs no sources
 
 ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
+DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
 VIEW_COST = 0.1  # in score, of a view of no size (`view_costs`)
 WHOLE = (1, 1)  # share of an image that is kept
@@ -189,8 +192,11 @@ def recipe_of(header: Metadata, part: str) -> Mapping[str, Any]:
 
 
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
-    """The description in the header."""
+    """The description in the header, or beside the file."""
+    beside = weights.parent / DESCRIPTION
     found = header.metadata.get("processor")
+    if found is None and beside.is_file():
+        found = read_json(beside)
     known = {*LENGTHS, "tokenizer", "words", "sources", "prompt", "blank", "hops", "views", "doubt"}
     if found is not None and (not isinstance(found, dict) or not found.keys() <= known):
         keys = ", ".join(sorted(found.keys() - known)) if isinstance(found, dict) else type(found).__name__

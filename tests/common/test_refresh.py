@@ -210,7 +210,7 @@ def test_without_a_lag_a_resumed_run_recomputes(tmp_path, monkeypatch, caplog):
     last = log_of(tmp_path)[-1]
     assert (last["refresh_version"], last["refresh_staleness"]) == (1, 7)
     items = {p.name for p in (tmp_path / "checkpoints" / "12").iterdir()}
-    assert items >= {"state", "data", "refresh"} and "arrays" not in items
+    assert items >= {"state", "data", "renewal"} and "renewed" not in items
     task = follow(lag=None)
     run(tmp_path, task, steps=14)
     last = log_of(tmp_path)[-1]

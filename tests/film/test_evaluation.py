@@ -199,7 +199,7 @@ def test_other_weights_and_ways_to_a_time_are_rows_of_their_own(place, tmp_path)
             assert values[row] == pytest.approx(psnr(image, early.y), abs=1e-3)
     assert "| other midpoints |" in printed and len(set(values.values())) == 5
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["moments"] == ["direct", "midpoints"] and summary["compare_with"] == [other]
+    assert summary["moments"] == ["direct", "midpoints"] and summary["beside"] == [other]
 
 
 def test_nothing_is_scored_where_the_truth_is_unknown(tmp_path):

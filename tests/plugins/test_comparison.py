@@ -33,6 +33,8 @@ from plugins.metrics.fidelity import EdgeF1, MaskIou, edges
 
 with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
     warnings.simplefilter("ignore")
+    from common.training import renamed
+    from common.training.config import instantiate
     from common.training.run import evaluate_from_config
 
 SIDE, UNIT, TOKENS = 16, 2, TEXT.max_position_embeddings
@@ -145,7 +147,6 @@ def test_a_row_for_each_method(made, tmp_path):
     assert [row["model"] for row in rows] == titles and float(rows[3]["gflop"]) == plugin["gflop"]
     assert float(rows[1]["area"]) == control["fidelity"]["area"]["value"]
     refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
-    refused(ValueError, "ControlComparison", comparison(made).prepare)  # no scores during a training
 
 
 NOISE = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
@@ -197,22 +198,39 @@ def test_bases_that_read_more_than_text(made, generated, tmp_path, family, rows)
 
 @pytest.mark.long
 def test_the_command(made, tmp_path, monkeypatch, caplog):
-    """`python eval.py evaluation=control_methods weights=PLUGIN` with small networks."""
+    """`python eval.py evaluation=control_methods weights=PLUGIN`, also by its old name, with small networks."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)
     small = {"base": made / "base", "count": 4, "rows": 1, "steps": 2, "inversion": 2, "rounds": 1, "quality": "null"}
     words = [f"evaluation.{name}={value}" for name, value in small.items()]
     words += [f"weights={made / 'plugin'}", f"evaluation.data.folder={made / 'pictures'}"]
+    configs = []
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        overrides = ["evaluation=control_methods", *words, "evaluation.methods.plug_and_play=null"]
-        config = hydra.compose("eval", overrides=overrides)
+        for name, method in (("control_methods", "methods.plug_and_play"), ("control_ways", "ways.layout")):
+            override = renamed.override(f"evaluation.{method}=null")
+            configs.append(hydra.compose("eval", overrides=[f"evaluation={name}", *words, override]))
+    now, before = (instantiate(config.evaluation, "evaluation") for config in configs)
+    assert now.methods == before.methods and now.data == before.data
     with caplog.at_level("INFO"):
-        evaluate_from_config(config)
-    report = json.loads(Path("runs/control_methods/evaluation/results.json").read_text())
+        evaluate_from_config(configs[1])
+    report = json.loads(Path("runs/control_ways/evaluation/results.json").read_text())
     assert [row["model"] for row in report["rows"]] == ["Base", "Base + plugin"] and report["quality"] is None
     with pytest.raises(SystemExit):
-        evaluate_from_config(config)
+        evaluate_from_config(configs[1])
     assert "| Base + plugin |" in caplog.text
+
+
+def test_old_names_are_read(made):
+    path = "plugins.control.comparison.ControlComparison"
+    node = {"_target_": path, "ways": {"layout": True, "plugin": "p"}, "data": comparison(made).data, "scores": {}}
+    assert instantiate(node, "evaluation").methods == {"plug_and_play": True, "plugin": "p"}
+    for path in ("plugins.control.data.ControlledConfig", "plugins.data.controlled_batches.ControlledConfig"):
+        data = instantiate({"_target_": path, "folder": "x", "condition": "canny", "vary": {"low": [3, 4]}}, "data")
+        assert data == CaptionedConfig("x", condition="canny", vary={"low": [3, 4]})
+    refused(ValueError, "ControlComparison", lambda: comparison(made).prepare())
+    assert renamed.override("+evaluation.ways.mine=a") == "+evaluation.methods.mine=a"
+    assert renamed.override("evaluation.beside=[a]") == "evaluation.compare_with=[a]"
+    assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import json
 import shutil
 from pathlib import Path
 
@@ -216,10 +217,13 @@ def test_a_question_of_two_hops_is_asked_as_two_questions(tmp_path):
     assert sheet(both, flag).std() > 0
 
 
-def test_a_description_says_how_to_read(tmp_path):
-    """As the countries write it into the header."""
+@pytest.mark.parametrize("place", ["header", "beside"])
+def test_a_description_says_how_to_read(tmp_path, place):
+    """As the countries write it into the header, or in a file beside older weights."""
     description = LAND.processor()
-    file = save(tmp_path, network(), RECIPE, {"processor": description})
+    file = save(tmp_path, network(), RECIPE, {"processor": description} if place == "header" else {})
+    if place == "beside":
+        (tmp_path / "processor.json").write_text(json.dumps(description))
     model, header = weights.load_with_metadata(file)
     pieces = Pieces(Path(description["tokenizer"]))
     shape = dataclasses.replace(model.config, vocab_size=len(pieces), bos=pieces.bos)
