@@ -29,6 +29,7 @@ from plugins.diffusion.networks.unet import UNet
 from plugins.diffusion.networks.vae import Autoencoder
 from plugins.diffusion.request import GUIDANCE
 from plugins.diffusion.samplers import Step
+from plugins.diffusion.samplers.discrete import ddim
 from plugins.diffusion.steering import COND, SOURCE, UNCOND, Conditioning, StaticControl, steered
 from plugins.evaluation.flops import Work, count
 
@@ -95,7 +96,8 @@ def plug_and_play_cost(setting: Setting, control: PlugAndPlay, schedule: Any, st
     """The cost with Plug-and-Play; `once` encodes its image, inverts it to noise, and takes `steps` back from there."""
     graph, params = split(setting.unet)
     encoder, weights = (None, {}) if setting.vae is None else split(setting.vae)
-    path = functools.partial(reconstruct, graph, schedule=schedule, inversion=control.inversion, steps=steps)
+    settings = {"schedule": schedule, "sampler": ddim, "inversion": control.inversion, "steps": steps}
+    path = functools.partial(reconstruct, graph, **settings)
     encoded = count(functools.partial(encode_image, encoder), weights, setting.picture)
     once = encoded.plus(count(path, params, setting.latents, setting.states))
     return Cost(0, once, _call_work(setting, *plug_and_play_parts(setting, control, steps)))
