@@ -24,6 +24,7 @@ import typing
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
@@ -257,9 +258,11 @@ def _texts(kind: type) -> dict[str, str]:
     return texts
 
 
-def program(main: Callable[..., None]) -> None:
-    """Runs a small program with the arguments of `main`; errors as of `exits`."""
-    with exits("error", out_of_memory="give less, or close other programs"), stopping("run it again to finish"):
+def program(main: Callable[..., None], stopped: str = "run it again to finish") -> None:
+    """Runs a small program with the arguments of `main`; errors as of `exits`, Ctrl-C with what `stopped` says."""
+    path = Path(sys.argv[0])
+    name = path.parent.name if path.stem == "__main__" else path.stem
+    with exits(name, out_of_memory="give less, or close other programs"), stopping(stopped):
         tyro.cli(main)
 
 

@@ -27,4 +27,4 @@ def main(serving: tyro.conf.OmitArgPrefixes[terminal.Serving]) -> None:
 
 
 if __name__ == "__main__":
-    terminal.program(main)
+    terminal.program(main, "the page is closed")

@@ -21,6 +21,7 @@ from film.io.options import Options
 from film.io.plan import make_plan
 from film.io.pretrained import SHIPPED
 from film.io.weights import load
+from film.model import Film
 
 MOST_FRAMES = 1000  # of a clip
 SHOWN = 65  # frames under the slider
@@ -34,8 +35,12 @@ class Clips:
 
     def __init__(self, weights: str | None):
         self.network = functools.lru_cache(maxsize=2)(load)
+        self.weights = weights
         self.choices = list(dict.fromkeys([weights or SHIPPED.default, *SHIPPED.names()]))
-        self.network(self.choices[0])  # a wrong name is refused before the page is there
+        self.load(self.choices[0])  # wrong weights are refused before the page is there
+
+    def load(self, name: str) -> Film:
+        return self.network(name if name == self.weights else SHIPPED.folder / name)
 
     def make(
         self,
@@ -73,7 +78,7 @@ class Clips:
                     stills.append(str(target / f"frame_{number:04d}.jpg"))
                     write_image(stills[-1], image)
 
-            model = self.network(name)
+            model = self.load(name)
             run(model, plan, compute_plan(model, plan), progress=step, look=keep)
         clip = str(plan.output)
         is_video = suffix == ".mp4"

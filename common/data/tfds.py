@@ -23,11 +23,13 @@ def open_rows(
         try:
             builder = tfds.builder(dataset, data_dir=data_dir)
         except (tfds.core.DatasetNotFoundError, ValueError) as error:  # their messages list all names, or none
-            ways = "prepare it (to the end), or name another"
+            ways = "prepare it to the end (FILM's by `film prepare`), or name another"
             raise FileNotFoundError(f"{dataset}: no folder with {INFO}, and no dataset of tfds: {ways}") from error
     known = builder.info.features
     if missing := [name for name in (*images, *others) if name.partition("/")[0] not in known]:
-        raise ValueError(f"{dataset}: no feature {missing[0]!r}; choose of {', '.join(sorted(known))}")
+        raise ValueError(
+            f"{dataset}: no feature {missing[0]!r}; name others in the config, of {', '.join(sorted(known))}"
+        )
     try:
         return builder.as_data_source(split=split, decoders=dict.fromkeys(images, tfds.decode.SkipDecoding()))
     except NotImplementedError as error:

@@ -249,7 +249,7 @@ def try_lock(descriptor: int) -> bool:
         import fcntl  # there is none on Windows
 
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except (BlockingIOError, PermissionError):  # some systems' EACCES
         return False
     except (ImportError, OSError):  # a file system without locks
         pass

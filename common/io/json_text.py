@@ -15,7 +15,7 @@ def parse_json(text: str | bytes, where: object = "", kind: type = object, **hoo
     """`json.loads` with these hooks, of a text or of UTF-8; half surrogate pairs become U+FFFD. Raises ValueError, also
     for a value of another `kind`, with `where` before it."""
     try:
-        text = text if isinstance(text, str) else text.decode("utf-8-sig")
+        text = (text if isinstance(text, str) else text.decode("utf-8")).removeprefix("\ufeff")
         value = json.loads(text, **hooks)
         value = _whole(value) if "\\ud" in text or "\\uD" in text else value
         if not isinstance(value, kind):

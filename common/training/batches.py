@@ -84,7 +84,9 @@ class Readable:
                 if self.strict:
                     raise ValueError(f"{message} (strict=false skips such records)") from error
                 self._log_skipped(number, message)
-        raise ValueError(f"{len(self.skipped)} records cannot be read, one after the other; the last: {message}")
+        raise ValueError(
+            f"{min(PATIENCE, self.count)} records cannot be read, one after the other; the last: {message}"
+        )
 
     def _log_skipped(self, number: int, message: str) -> None:
         with self._lock:

@@ -34,6 +34,13 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Manager(ocp.CheckpointManager):
+    """orbax's, which does not ask JAX whether a signal has come: `trainer` does, by its own count of steps."""
+
+    def reached_preemption(self, step: int) -> bool:
+        return False
+
+
 class Checkpoints:
     """The checkpoints of one run folder: the newest `keep`, those at multiples of `keep_every` steps (0: none), and the
     one with the best score `best` (None: none), which is the highest, or the lowest if not `higher`."""
@@ -53,7 +60,7 @@ class Checkpoints:
             enable_async_checkpointing=True,
             async_options=ocp.options.AsyncOptions(post_finalization_callback=self._sync),  # before the rename
         )
-        self.manager = ocp.CheckpointManager((folder / "checkpoints").absolute(), options=options)
+        self.manager = Manager((folder / "checkpoints").absolute(), options=options)
 
     def rank(self, scores: Mapping[str, float]) -> float:
         """A number that is higher for a better checkpoint; minus infinity for a missing score, NaN or infinity."""

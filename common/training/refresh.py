@@ -49,16 +49,18 @@ class Cancelled(Exception):
 
 @dataclasses.dataclass
 class Pending:
-    """A version under way: its parameters and their step, and the thread that computes it (None: no thread)."""
+    """A version under way: its step, the parameters until it is there, and the thread that computes it (None: no
+    thread)."""
 
     step: int
-    params: Params
+    params: Params | None
     version: futures.Future = dataclasses.field(default_factory=futures.Future)
     thread: threading.Thread | None = None
 
     def compute(self, work: Callable[[], Version]) -> None:
         try:
             self.version.set_result(work())
+            self.params = None
         except BaseException as error:
             self.version.set_exception(error)
 
@@ -130,6 +132,7 @@ class Refresh(NoRefresh):
 
     def saved(self) -> dict[str, Any]:
         used, pending = self.current, self.pending
+        params = pending and pending.params  # before `done`: the thread drops them then
         about: dict[str, Any] = {"used": used.about, "coming": None, "shapes": None}
         if self.config.lag is None:
             return {"refresh": about}
@@ -138,7 +141,7 @@ class Refresh(NoRefresh):
             version = pending.version.result()
             about["coming"], arrays["coming"] = version.about, version.arrays
         elif pending is not None:
-            about["coming"], arrays["snapshot"] = [used.number + 1, pending.step, None], pending.params
+            about["coming"], arrays["snapshot"] = [used.number + 1, pending.step, None], params
         return {"refresh": about, "arrays": arrays}
 
     def close(self) -> None:

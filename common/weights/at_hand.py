@@ -39,9 +39,8 @@ class AtHand:
 
 def shipped(weights: Path) -> Iterator[AtHand]:
     """Of the folders in a package's `weights`, each with a model card."""
-    for folder in sorted(weights.iterdir()):
-        card = folder / CARD
-        licence = LICENCE.search(card.read_text("utf-8")) if card.is_file() else None
+    for card in sorted(weights.glob(f"*/{CARD}")):
+        folder, licence = card.parent, LICENCE.search(card.read_text("utf-8"))
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and path != card)
         yield AtHand(folder.name, "shipped", size, licence[1] if licence else "", str(folder))
 

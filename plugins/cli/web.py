@@ -7,6 +7,7 @@ runs what `plugins generate` runs: `conditions.make`, `control.load`, `Pipeline.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class Studio:
         files = read_base(command.base, tokenizer=command.tokenizer, prediction=command.prediction, vae=command.vae)
         self.base, self.side, self.stepwise = files.base, files.base.side, files.parameters > SMALL
         self.pipeline = from_files(files, command.dtype)
-        self.networks = networks_of(command)
+        self.networks = networks_of(command, files.path)
         self.methods = [PROMPT_ALONE, *self.networks, PLUG_AND_PLAY]
         self.about = f"{files.path.name}, {files.parameters / 1e6:,.1f} M parameters, {self.side}x{self.side} pixels"
 
@@ -161,9 +162,9 @@ def page(command: Web) -> gr.Blocks:
     return blocks
 
 
-def networks_of(command: Web) -> dict[str, Any]:
-    """By kind of condition: the plugins of the command, or the shipped ones of the shipped base. Raises ValueError."""
-    if command.base in (None, BASES.default) and not command.plugin:
+def networks_of(command: Web, base: Path) -> dict[str, Any]:
+    """By kind of condition: the command's plugins, or for the shipped `base` the shipped ones. Raises ValueError."""
+    if base.resolve() == BASES.find().resolve() and not command.plugin:
         return {name.removesuffix("-small"): load(CONTROLS.folder / name) for name in CONTROLS.names()}
     given = {kind: path for kind, _, path in (one.partition("=") for one in command.plugin)}
     if wrong := [kind for kind in given if kind not in CONDITIONS]:

@@ -11,6 +11,7 @@ a kind (`source` beside `target`, `conditioning_image`, with or without `_file_n
 kind of your own counts where the file is there. Other fields are ignored. A key is the image's path as written.
 """
 
+import contextlib
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -67,7 +68,10 @@ def _conditions(entry: Mapping[str, Any], folder: Path, where: str) -> Iterator[
             yield UNNAMED, path
         elif path is not None and name.endswith(SUFFIX) and name not in PICTURES:
             kind = name.removesuffix(SUFFIX)
-            if kind in CONDITIONS or (folder / str(path)).is_file():  # else another field, as original_file_name
+            named = kind in CONDITIONS  # else another field, as original_file_name, unless there is such a file
+            with contextlib.suppress(OSError):  # a text too long for a path
+                named = named or (folder / str(path)).is_file()
+            if named:
                 yield kind, path
 
 

@@ -95,7 +95,8 @@ def make_request(
     rows = [len(chunks(text, tokenizer, base.length)[0]) for text in texts] if config.weighted else [1]
     if (repeated := math.lcm(*rows)) > max(MOST_CHUNKS, *rows):
         found = f"prompts of {' and '.join(map(str, sorted(set(rows))))} parts are repeated to {repeated} of each"
-        raise ValueError(f"{found}, and {MOST_CHUNKS} is the most; shorten them, or generate them one after the other")
+        ways = "shorten them, or give prompts in calls of their own"
+        raise ValueError(f"{found}, and {MOST_CHUNKS} is the most; {ways}")
     resolved = config.options() | {"sampler": sampler, "height": height, "width": width, "strength": strength}
     resolved |= {"guidance": float(config.guidance), "rescale": float(config.rescale), "steps": steps}
     request = Request(

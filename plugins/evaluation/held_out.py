@@ -40,12 +40,27 @@ class HeldOutEvaluation(Evaluation):
     guidance: float = dataclasses.field(default=4.0, kw_only=True)
 
     def held_out(self, count: int) -> HeldOut:
-        """The first images of the split in a fixed random order; fewer than `count` if the split has no more."""
-        ids = self.data.ids
-        examples = [self.data.example(ids[i]) for i in np.random.default_rng(0).permutation(len(ids))[:count]]
+        """The first images of the split in a fixed random order, fewer than `count` if the split has no more; as in
+        training, one that cannot be read or has no such condition is left out, or is an error if `data.strict`."""
+        ids, examples, conditions, problem = self.data.ids, [], [], None
+        for place in np.random.default_rng(0).permutation(len(ids)):
+            if len(examples) == count:
+                break
+            try:
+                example = self.data.example(ids[place])
+                condition = self.data.conditioned(example)
+            except (OSError, ValueError, RuntimeError) as error:
+                if self.data.strict:
+                    raise
+                problem = error
+                continue
+            examples.append(example)
+            conditions.append(condition)
+        if not examples:
+            raise ValueError(f"no held-out image can be used; the last: {problem}") from problem
         images = from_uint8(np.stack([example.image for example in examples]))
-        conditions = np.stack([self.data.conditioned(example) for example in examples])
-        return HeldOut(images, [next(iter(example.record.captions), "") for example in examples], conditions)
+        prompts = [next(iter(example.record.captions), "") for example in examples]
+        return HeldOut(images, prompts, np.stack(conditions))
 
     def check_side(self, base: Base, held: HeldOut) -> None:
         """Warns of images of another side than the base was trained at."""

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from common.io.files import HOST, sync, try_lock
+from common.io.files import HOST, remove_leftovers, sync, try_lock
 from reveal.memory.manifest import NAME, WRITTEN
 from reveal.memory.shards import CHECKSUMS, INFO
 
@@ -40,31 +40,43 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, held until it is closed or its program ends, killed or not. A file system without locks
-    keeps nobody out.
+    """The lock of a folder, held until it is closed or its program ends, killed or not; of a folder that is replaced
+    while this waits, that of the new one. A file system without locks keeps nobody out.
 
     Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
     another one still holds it after `wait` seconds."""
 
     def __init__(self, folder: Path, doing: str, wait: int | float = 0):
         self._path, self._file = folder / LOCK, -1
-        try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
         end = time.monotonic() + wait
-        while not try_lock(self._file):
+        while not self._taken():
+            if self._file < 0:  # the program that had it until now has removed it
+                if not folder.is_dir():
+                    raise Busy(f"another program was {doing} {folder} until now; try again")
+                continue
             if time.monotonic() >= end:
                 holder = os.read(self._file, 200).decode("utf-8", "replace") or "another program"
                 self.close()
                 raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS")
             time.sleep(PAUSE)
-        if not os.fstat(self._file).st_nlink:  # removed by the program that had it until now
-            self.close()
-            raise Busy(f"another program was {doing} {folder} until now; try again")
         with contextlib.suppress(OSError):  # a full disk: others hear of "another program"
             os.ftruncate(self._file, 0)
             os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def _taken(self) -> bool:
+        """Whether the lock is held now. A file that no longer has this path is closed."""
+        if self._file < 0:
+            try:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
+        if not try_lock(self._file):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return True
+        self.close()
+        return False
 
     def close(self) -> None:
         if self._file >= 0:
@@ -132,6 +144,7 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
         waiting()
         lock = Lock(old, "changing", wait=math.inf)
     with lock:
+        remove_leftovers(old.parent)
         away = old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
         away.mkdir()
         old.rename(away / old.name)

@@ -47,6 +47,7 @@ Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k],
 BATCH = 256  # items in RAM at a time where all are rewritten
 
 FAN = 16  # shards of one size that are merged
+ROUNDS = 20  # of a read that other programs' changes overtake
 
 _SEARCHED: weakref.WeakKeyDictionary[Engine, tuple[str, Manifest]] = weakref.WeakKeyDictionary()
 
@@ -127,8 +128,9 @@ class Memory(Snapshot):
 
     def of_one_version(self, read: Callable[..., Any], *arguments: Any) -> Any:
         """What `read` returns. It is called again in the present version if it missed what another program has changed,
-        and if it only went on because one of its own reads was in that version. Raises as it does."""
-        while True:
+        and if it only went on because one of its own reads was in that version, up to `ROUNDS` times. Raises as it
+        does."""
+        for _ in range(ROUNDS):
             begun = self.manifest
             try:
                 result = read(*arguments)
@@ -138,6 +140,7 @@ class Memory(Snapshot):
             else:
                 if self.manifest is begun:
                     return result
+        raise ValueError(f"{self.folder} changes faster than it is read: try again when fewer programs write")
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
         """Adds items in a new version, and returns their ids. Raises as `Change.add`."""
@@ -147,10 +150,12 @@ class Memory(Snapshot):
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Puts items in the place of those with their ids, in a new version. Raises as `Change.edit`, and ValueError
         for one that another program has changed since this memory was opened."""
-        opened = self.version
+        before, opened = self.manifest, self.version
         with self.changing() as change:
             change.edit(items, keys, values)
-            if self.version > opened:
+            if self.manifest is not before:
+                if self.version <= opened:
+                    raise ValueError(f"{self.folder} has been replaced by another program: edit it again")
                 rows = self.rows()
                 if late := {item.id for item in items} & set(rows.ids[rows.versions > opened].tolist()):
                     raise ValueError(f"another program has changed item {late.pop()} of {self.folder}: edit it again")

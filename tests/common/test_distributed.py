@@ -88,6 +88,15 @@ def test_a_signal_to_one_of_two_stops_both_soon_and_saved(tmp_path, alone):
         np.testing.assert_allclose(value, kept[1][name], rtol=1e-4)
 
 
+@pytest.mark.slow
+def test_a_signal_stops_a_resumed_run_of_two_that_saves_each_step(tmp_path):
+    """JAX and orbax count steps, and JAX has one counter."""
+    often = dict(log_every=100, checkpoint_every=1, picture_every=0)
+    finish(*[run(tmp_path, 1, often | {"steps": 4}, cluster=one) for one in two_processes()])
+    finish(*[run(tmp_path, 1, often, cluster=one, stop=6 * one["process"]) for one in two_processes()], code=-2)
+    assert max(map(int, checkpoints_of(tmp_path))) < 10
+
+
 def test_invalid_clusters():
     for fields, value in (
         (dict(processes=2), "cluster.processes is 2"),

@@ -49,7 +49,7 @@ def test_plain_frames_fade_or_are_cut():
     picture = scene(0)
     for a, b in ((0.5, 0.5), (0.5, 0.4), (0, 0.1 * picture), (1, 0.9 + 0.1 * picture)):
         assert not is_cut(small(a), small(b)) and not is_cut(small(b), small(a))
-    for a, b in ((0, 1), (0, picture), (1, picture)):
+    for a, b in ((0, 1), (0, picture), (0, 0.5 * picture), (1, picture)):
         assert is_cut(small(a), small(b)) and is_cut(small(b), small(a))
 
 

@@ -179,6 +179,10 @@ def test_damaged_images_and_missing_captions(folder, tmp_path):
     write(tmp_path / "b.png", np.zeros((20, 20, 3), np.uint8))
     several = config(folder, tmp_path, batch_size=2)
     assert next(several.batches(0))["id"].tolist() == [1, 1]  # the image after it is in its place
+    held = dataclasses.replace(several, split="all", condition="canny", stored=False)
+    assert len(ControlEvaluation(held, {"area": MaskIou()}).held_out(4).images) == 1
+    strict = ControlEvaluation(dataclasses.replace(held, strict=True), {"area": MaskIou()})
+    refused(ValueError, r"a\.png", lambda: strict.held_out(4))
     refused(ValueError, r"a\.png", lambda: next(dataclasses.replace(several, strict=True).batches(0)))
 
 

@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -21,7 +22,7 @@ from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.engines import exact
-from reveal.memory.folder import Busy, replace
+from reveal.memory.folder import Busy, Lock, replace
 from reveal.memory.manifest import read_manifest
 from reveal.memory.shards import Shard
 from reveal.network.config import RevealConfig
@@ -423,6 +424,33 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
 
 
+def test_a_lock_that_is_waited_for_is_that_of_the_new_folder(folder):
+    build(folder.parent / "new", 7, seed=3)
+    locks = []
+    waiting = threading.Thread(target=lambda: locks.append(Lock(folder, "changing", wait=60)))
+    held = Lock(folder, "changing")
+    waiting.start()
+    waiting.join(0.2)
+    folder.rename(folder.parent / "old")
+    (folder.parent / "new").rename(folder)
+    shutil.rmtree(folder.parent / "old")
+    held.close()
+    waiting.join()
+    with pytest.raises(Busy):
+        Memory(folder).delete([1])
+    locks[0].close()
+    Memory(folder).delete([1])
+
+
+def test_an_edit_that_waited_is_refused_if_the_memory_was_replaced(folder):
+    build(folder.parent / "new", 7, seed=3)
+    waiting = Memory(folder, wait=60)
+    replace(folder, folder.parent / "new")
+    with pytest.raises(ValueError, match="replaced"):
+        waiting.edit(numbered(1), *drawn(1)[1:])
+    assert Memory(folder).version == 1
+
+
 def test_what_remains_of_a_replaced_memory_is_removed_later(folder, monkeypatch):
     """NFS keeps files that a program has open, and their folder with them."""
 
@@ -502,6 +530,12 @@ def test_all_reads_are_of_one_version(folder):
 
     np.testing.assert_array_equal(reader.of_one_version(read), drawn(25)[1][[3]])
     assert versions == [1, 2, 3]
+
+
+def test_a_read_that_changes_always_overtake_ends(folder):
+    reader, writer, ids = Memory(folder), Memory(folder), iter(range(25))
+    with pytest.raises(ValueError, match="faster"):
+        reader.of_one_version(lambda: (writer.delete([next(ids)]), reader.reopen()))
 
 
 @pytest.mark.parametrize("encoder", ["encoder-1", "encoder-2"])

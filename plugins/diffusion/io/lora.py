@@ -117,7 +117,7 @@ def aliases(name: str, part: Part, layers: int = 2) -> list[str]:
 class PeftConfig:
     """PEFT's configuration, the JSON `text` of `where`. Raises ValueError for no object, or an unsupported method."""
 
-    def __init__(self, text: str, where: str):
+    def __init__(self, text: str | bytes, where: str):
         self.where = where
         self.options = parse_json(text, where, dict)
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
@@ -181,12 +181,13 @@ class Lora:
         tensors = TensorFiles(file)
         with about(file):
             text, where = tensors.metadata().get(HEADER), f"its header's {HEADER}"
-            if text is None and any(key.startswith(PEFT) for key in tensors):
+            own_alpha = any(key.endswith(".alpha") for key in tensors)
+            if text is None and not own_alpha and any(key.startswith(PEFT) for key in tensors):
                 beside, where = file.with_name(PEFT_CONFIG), f"its {PEFT_CONFIG}"
                 if not beside.is_file():
                     way = "name its folder or repository, or copy that file too"
                     raise FileNotFoundError(f"{file}: its alpha is in {PEFT_CONFIG}, which is not beside it; {way}")
-                text = beside.read_text("utf-8")
+                text = beside.read_bytes()
             return cls(str(path), _updates(tensors, PeftConfig(text or "{}", where)))
 
 
