@@ -1,5 +1,5 @@
 """`plugins info`: a base's networks and settings, or a plugin's, in a few lines, without reading weights, or a list of
-what is at hand; `plugins verify` reads all weights."""
+the weights on this machine; `plugins verify` reads all weights."""
 
 from __future__ import annotations
 

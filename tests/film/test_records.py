@@ -114,7 +114,7 @@ def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
     assert TfdsTriplets("triplets:1.2.0", data_dir=str(tmp_path / "sets")).encoded(4).pictures == stored[4]
     info = tmp_path / "out" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))  # tfds' own default
-    with pytest.raises(ValueError, match="out has no random access"):
+    with pytest.raises(ValueError, match=r"out .*array_record"):
         read_all(tmp_path / "out")
 
 
