@@ -11,7 +11,8 @@ With `states`, the text states of whole captions [b n d], float16, replace the t
 """
 
 import functools
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,8 +32,11 @@ class CaptionedConfig(PictureBatches):
     tokenizer: str | None = None  # folder of a CLIP vocabulary; None: the one in `folder`
     tag: float | int = 0.3  # probability of a tag in the caption
     plain: float | int = 0.1  # probability of no style in it
+    plain_styles: Sequence[str] = field(default_factory=list)  # styles that may be left out; []: all
     mirror: bool = field(default=True, kw_only=True)
     threads: int = field(default=1, kw_only=True)
+    # {group or style: n}: an image comes n times an epoch, by both their product; 1 where not listed, 0 leaves it out
+    repeat: Mapping[str, int] = field(default_factory=dict)
     states: bool = False  # read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0
 
     def __post_init__(self) -> None:
@@ -41,6 +45,8 @@ class CaptionedConfig(PictureBatches):
             raise ValueError(f"tag {self.tag}, plain {self.plain} are probabilities: they must be in [0, 1]")
         if self.states and (self.latents is None or self.tag or self.plain):
             raise ValueError("states are read from the folder latents, for whole captions: set tag=0 and plain=0")
+        if any(times < 0 for times in self.repeat.values()):
+            raise ValueError(f"repeat {dict(self.repeat)} has a negative number: 0 leaves a group out")
 
     @functools.cached_property
     def source(self) -> CaptionedPictures:
@@ -48,7 +54,12 @@ class CaptionedConfig(PictureBatches):
 
     @functools.cached_property
     def ids(self) -> list[int]:
-        return self.source.split(self.split)
+        ids, entries = self.source.split(self.split), self.source.entries
+        kinds = {number: (entries[number].get("group"), entries[number]["style"]) for number in ids}
+        if unknown := set(self.repeat).union(self.plain_styles).difference(*kinds.values()):
+            raise ValueError(f"{min(unknown)!r} is no group or style of split {self.split!r} of {self.folder}")
+        times = {kind: math.prod(self.repeat.get(name, 1) for name in kind) for kind in set(kinds.values())}
+        return [number for number in ids for _ in range(times[kinds[number]])]
 
     @functools.cached_property
     def text(self) -> Tokenizer:
@@ -61,6 +72,7 @@ class CaptionedConfig(PictureBatches):
     def compose(self, label: str, style: str, tags: Sequence[str], rng: np.random.Generator) -> str:
         """A random caption (module docstring)."""
         dropped, plain, tagged = rng.random(3) < (self.drop, self.plain, self.tag)
+        plain = plain and (not self.plain_styles or style in self.plain_styles)
         if dropped:
             return ""
         return caption(label, "" if plain else style, str(rng.choice(list(tags))) if tagged and tags else "")

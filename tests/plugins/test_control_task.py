@@ -116,15 +116,6 @@ def test_remat_of_a_controlnet_changes_no_gradient_and_saves_memory(base):
     assert less < 0.8 * memory, (less, memory)
 
 
-def test_cubic_timesteps_are_mostly_noisy(base):
-    """1 - u^3 has mean 3/4, and half its mass above 1 - 1/8."""
-    t = np.asarray(task_of(base, timesteps="cubic").draw_timesteps(jax.random.key(0), 4000))
-    assert t.min() >= 0 and t.max() == 999
-    assert abs(t.mean() / 1000 - 0.75) < 0.01 and abs((t > 875).mean() - 0.5) < 0.01
-    even = np.asarray(task_of(base, timesteps="uniform").draw_timesteps(jax.random.key(0), 4000))
-    assert abs(even.mean() - 499.5) < 5
-
-
 def test_an_exported_control_is_loaded_and_trained_further(base, tmp_path):
     task = task_of(base)
     params = trained(task)

@@ -132,6 +132,15 @@ def test_timesteps_are_spread_over_the_batch():
     assert np.bincount(many, minlength=8) == pytest.approx(np.full(8, 250), rel=0.2)
 
 
+def test_cubic_timesteps_are_mostly_noisy():
+    """1 - u^3 has mean 3/4, and half its mass above 1 - 1/8."""
+    t = np.asarray(spread_timesteps(jax.random.key(0), 4000, 1000, "cubic"))
+    assert t.min() >= 0 and t.max() == 999
+    assert abs(t.mean() / 1000 - 0.75) < 0.01 and abs((t > 875).mean() - 0.5) < 0.01
+    even = np.asarray(spread_timesteps(jax.random.key(0), 4000, 1000))
+    assert abs(even.mean() - 499.5) < 5
+
+
 def test_training_starts_from_a_base(tmp_path):
     unet = UNet(UNET, rngs=nnx.Rngs(9))
     save_component(tmp_path / "unet", unet)

@@ -108,6 +108,24 @@ def test_captions_vary_as_often_as_asked(folder):
     assert config(folder, drop=0, tag=1, plain=0).compose("A zebra.", "", (), rng) == "A zebra."
 
 
+def test_a_style_may_be_left_out_alone(folder):
+    data, rng = config(folder, drop=0, tag=0, plain=1, plain_styles=("3d emoji",)), np.random.default_rng(0)
+    assert [data.compose("cat", style, (), rng) for style in ("3d emoji", "line emoji")] == ["cat", "cat, line emoji"]
+
+
+def test_groups_and_styles_come_as_often_as_asked(tmp_path):
+    kinds = [(group, style) for group in ("animals", "signs", "people") for style in ("3d emoji", "line emoji")]
+    folder = write_prepared(
+        tmp_path,
+        np.zeros((6, SIZE, SIZE, 3), np.uint8),
+        lambda i: {"group": kinds[i][0], "style": kinds[i][1], "split": "train"},
+    )
+    data = config(folder, repeat={"animals": 2, "people": 0, "3d emoji": 3}, batch_size=1)
+    assert data.ids == [0] * 6 + [1] * 2 + [2] * 3 + [3]
+    epoch = np.concatenate([batch["id"] for batch in take(data.batches(0), 12)])
+    assert sorted(epoch) == data.ids and list(epoch) != data.ids
+
+
 def test_only_images_that_may_be_are_flipped(folder):
     batches = take(config(folder).batches(0), 60)
     images, ids = (np.concatenate([batch[name] for batch in batches]) for name in ("image", "id"))
@@ -124,6 +142,9 @@ def test_only_images_that_may_be_are_flipped(folder):
         (config, dict(drop=1.5), "drop 1.5"),
         (config, dict(tag=1.5), "tag 1.5"),
         (config, dict(states=True, latents="anything"), "tag=0.* plain=0"),
+        (config, dict(repeat={"all": -1}), "-1"),
+        (config, dict(repeat={"animals": 2}), "'animals'"),
+        (config, dict(plain_styles=("oil",)), "'oil'"),
         (config, dict(condition="cany"), "'cany'.* canny"),
         (own, dict(size=0), "size 0"),
         (own, dict(unseen=1), "unseen 1"),

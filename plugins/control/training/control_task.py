@@ -4,11 +4,9 @@
     image, t, noise -> x_t -----------------------> UNet(x_t, t, text states) -> loss against noise, v or x_0
 
 Only the control network learns. The base brings UNet, text encoder, autoencoder and schedule; gradients pass through
-its activations, because features enter at the encoder, so `remat` is the way to save memory. Timesteps:
-
-- uniform, stratified over each batch, as base models are trained;
-- cubic, t = (1 - u^3) T (T2I-Adapter, 2302.08453, section 3.4): most draws at the noisy end, where the layout is
-  decided and a control has most effect.
+its activations, because features enter at the encoder, so `remat` is the way to save memory. Timesteps are drawn as a
+base's (`spread_timesteps`), by default cubic: most at the noisy end, where the layout is decided and a control has most
+effect.
 
 The loss hardly shows whether a control works, because all but the layout is as hard to predict with a condition as
 without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).
@@ -29,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params, split
@@ -46,6 +44,7 @@ from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import (
     DTYPES,
+    TIMESTEPS,
     Denoised,
     DenoisingTask,
     cast,
@@ -114,7 +113,7 @@ class ControlTask:
     samples: ControlSheet = dataclasses.field(default_factory=ControlSheet)
 
     def __post_init__(self):
-        choices = {"kind": tuple(KINDS), "timesteps": ("uniform", "cubic"), "dtype": DTYPES}
+        choices = {"kind": tuple(KINDS), "timesteps": TIMESTEPS, "dtype": DTYPES}
         for name, known in choices.items():
             if (value := getattr(self, name)) not in known:
                 raise ValueError(f"task.{name} is {value!r}: choose {', '.join(known)}")
@@ -190,7 +189,7 @@ class ControlTask:
         encode_key, t_key, noise_key = jax.random.split(context.key, 3)
         base, schedule, frozen = self.denoising, self.schedule, context.frozen
         clean = latents_of(self.pipeline.vae, batch, frozen, encode_key)
-        t = self.draw_timesteps(t_key, len(clean))
+        t = spread_timesteps(t_key, len(clean), schedule.num_train_timesteps, self.timesteps)
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
         noisy, target = (f(schedule, clean, noise, t) for f in (add_noise, training_target))
         states = jnp.asarray(batch["states"], self.dtype) if "states" in batch else base.states(frozen, batch)
@@ -199,14 +198,6 @@ class ControlTask:
         features, residuals, middle = network(network.encode(condition), x, t, states, remat=self.remat)
         prediction = unet(x, t, states, features or None, residuals or None, middle, remat=self.remat)
         return Denoised(prediction.astype(jnp.float32), target, base.weights(t), t)
-
-    def draw_timesteps(self, key: PRNGKeyArray, count: int) -> Int[Array, " count"]:
-        """Timesteps of a batch."""
-        steps = self.schedule.num_train_timesteps
-        t = spread_timesteps(key, count, steps)
-        if self.timesteps == "uniform":
-            return t
-        return jnp.minimum((steps * (1 - ((t + 0.5) / steps) ** 3)).astype(jnp.int32), steps - 1)
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         scope = Scope(self.forward(params, batch, context), batch, context)

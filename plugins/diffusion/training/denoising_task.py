@@ -23,7 +23,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,7 @@ from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.losses import Denoising, add_noise, min_snr_weight, snr, training_target
 
 DTYPES = ("float32", "bfloat16")
+TIMESTEPS = ("uniform", "cubic")
 SAMPLER = by_name("dpm")  # the default of an exported base
 
 
@@ -96,6 +97,7 @@ class DenoisingTask:
     vae: str | None = None  # a folder or file of the autoencoder, which is frozen; None: the UNet works on pixels
     losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})  # added up
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # only logged
+    timesteps: Literal["uniform", "cubic"] = "uniform"  # how they are drawn (`spread_timesteps`)
     min_snr: float = 5.0  # gamma of min-SNR weights; 0: equal weights
     # A base, as a folder or single file, whose UNet (and text encoder, where `text` is given) are trained further.
     start_from: str | None = None
@@ -106,8 +108,9 @@ class DenoisingTask:
     def __post_init__(self):
         if not self.losses:
             raise ValueError("task.losses is empty: list at least plugins.diffusion.training.losses.Denoising")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
+        for name, known in {"timesteps": TIMESTEPS, "dtype": DTYPES}.items():
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"task.{name} is {value!r}: choose {' or '.join(known)}")
         if self.min_snr < 0:
             raise ValueError(f"task.min_snr is {self.min_snr}, which is negative; 0 disables it, the paper's is 5")
         width = self.unet.cross_attention_dim
@@ -173,7 +176,7 @@ class DenoisingTask:
         """The network's prediction for each example at one timestep."""
         draw, shift, noise_key = jax.random.split(context.key, 3)
         clean = latents_of(self.autoencoder, batch, context.frozen, draw)
-        t = spread_timesteps(shift, len(clean), self.schedule.num_train_timesteps)
+        t = spread_timesteps(shift, len(clean), self.schedule.num_train_timesteps, self.timesteps)
         noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
         noisy, target = (f(self.schedule, clean, noise, t) for f in (add_noise, training_target))
         unet = nnx.merge(self.graphs["unet"], params["unet"])
@@ -228,11 +231,17 @@ def latents_of(
     return autoencoder.to_latents(drawn)
 
 
-def spread_timesteps(key: PRNGKeyArray, count: int, steps: int) -> Int[Array, " {count}"]:
-    """`count` timesteps of 0 .. steps - 1 in random order, one from each of `count` equal strata; each is uniform."""
+def spread_timesteps(key: PRNGKeyArray, count: int, steps: int, kind: str = "uniform") -> Int[Array, " {count}"]:
+    """`count` timesteps of 0 .. steps - 1 in random order, one from each of `count` equal strata.
+
+    `kind`: uniform, or cubic: t = (1 - u^3) steps (T2I-Adapter, 2302.08453, section 3.4), 69 % in the noisiest third.
+    """
     shift, order = jax.random.split(key)
     fractions = (jnp.arange(count) + jax.random.uniform(shift)) / count
-    return jax.random.permutation(order, jnp.minimum((fractions * steps).astype(jnp.int32), steps - 1))
+    t = jax.random.permutation(order, jnp.minimum((fractions * steps).astype(jnp.int32), steps - 1))
+    if kind == "uniform":
+        return t
+    return jnp.minimum((steps * (1 - ((t + 0.5) / steps) ** 3)).astype(jnp.int32), steps - 1)
 
 
 def cast(params: Params, dtype: str) -> Params:
