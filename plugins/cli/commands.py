@@ -12,6 +12,7 @@ from common.terminal import Printing
 from plugins.diffusion.generation_config import GenerationConfig
 
 PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
+Kind = Literal["canny", "face", "holistic", "depth", "mask", "scribble"]  # of a condition
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,9 +54,9 @@ class WeightOptions(LoadOptions):
 class ControlOptions:
     """What steers the base."""
 
-    control: tuple[Literal["canny", "face", "holistic", "depth", "mask", "plug_and_play", "layout"], ...] = ()
-    """Conditions to make of --image: edges, a face, a person, depth, a silhouette; or plug_and_play (formerly layout),
-    which needs no plugin."""
+    control: tuple[Kind | Literal["plug_and_play", "layout"], ...] = ()
+    """Conditions to make of --image: edges, a face, a person, depth, a silhouette, outlines; or plug_and_play (formerly
+    layout), which needs no plugin."""
     plugin: tuple[str, ...] = ()
     """One network for each control: a folder, a single file, an address, or a shipped name. None: the shipped ones."""
     condition: tuple[str, ...] = ()
@@ -138,9 +139,9 @@ class Verify(Printing):
 
 @dataclasses.dataclass(frozen=True)
 class Condition(Printing):
-    """Make condition images (edges, faces, people, depth, masks) from an image or a folder."""
+    """Make condition images (edges, faces, people, depth, masks, scribbles) from an image or a folder."""
 
-    kind: tyro.conf.Positional[Literal["canny", "face", "holistic", "depth", "mask"]]
+    kind: tyro.conf.Positional[Kind]
     """Kind of condition."""
     input: tyro.conf.Positional[str]
     """An image, or a folder of images with its subfolders."""
@@ -165,6 +166,12 @@ class Condition(Printing):
     """mask: a grey image, white in the foreground, or a folder of them named as the images."""
     threshold: float | None = None
     """mask: distance from the background's colour, 0 to 1, above which a pixel is foreground; None: 0.1."""
+    width: float | None = None
+    """scribble: width of the lines, a share of the shorter side; None: 0.03."""
+    blur: float | None = None
+    """scribble: blur before contours are found, a share of the shorter side; None: 0.02."""
+    drawing: bool = False
+    """scribble: the images are drawings, strokes on a plain ground, whose strokes are used as they are."""
     overwrite: bool = False
     """Replace what exists."""
     quiet: bool = False

@@ -2,6 +2,7 @@
 # fmt: off
 from . import canny as canny, connections as connections, depth as depth, detection as detection, drawing as drawing
 from . import landmarks as landmarks, mask as mask, onnx_depth as onnx_depth, registry as registry
+from . import scribble as scribble
 from .depth import DepthModel as DepthModel, draw_depth as draw_depth, normalise as normalise, read_depth as read_depth
 from .detection import find_faces as find_faces, find_holistic as find_holistic
 from .drawing import draw_face as draw_face, draw_holistic as draw_holistic

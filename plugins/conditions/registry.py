@@ -5,6 +5,7 @@
     make("holistic", image)                           or landmarks=Landmarks
     make("depth", image, depth=map, near="low")       or model=DepthModel
     make("mask", image, threshold=0.1)                or mask=map
+    make("scribble", image, width=0.03)               or drawing=True
     mirror("face", condition)                         flips a condition image
 
 A new kind is a function from an image to a condition image of its size and a line in CONDITIONS; modules are imported
@@ -29,11 +30,13 @@ CONDITIONS = {  # kind -> the module with a function of that name
     "holistic": "drawing",
     "depth": "depth",
     "mask": "mask",
+    "scribble": "scribble",
 }
 SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",
     "mask": "nothing stands out from the background, so the condition is empty; lower threshold, or give a mask",
+    "scribble": "no contour was found, so the condition is empty; lower blur",
 }
 
 

@@ -93,7 +93,8 @@ def test_mirroring_twice_gives_the_image_back():
     image = np.random.default_rng(0).random((2, 5, 7, 3), np.float32)
     for kind in conditions.CONDITIONS:
         np.testing.assert_array_equal(mirror(kind, mirror(kind, image)), image)
-        assert np.array_equal(mirror(kind, image), image[:, :, ::-1]) == (kind in ("canny", "depth", "mask"))
+        plain = np.array_equal(mirror(kind, image), image[:, :, ::-1])
+        assert plain == (kind in ("canny", "depth", "mask", "scribble"))
 
 
 def colours(image) -> set[tuple[int, ...]]:
@@ -183,6 +184,40 @@ def test_a_mask_is_the_object_on_its_background():
     assert drawn[:3].all() and not drawn[3:].any()
 
 
+def test_a_scribble_is_the_large_contours_in_thick_lines():
+    image = np.full((96, 128, 3), [0.2, 0.5, 0.9], np.float32)
+    image[24:72, 32:96] = [0.2, 0.5, 0.7]  # a faint square in one channel
+    image[40:44:2, 40:88:2] += 0.05  # a fine pattern in it
+    lines = conditions.make("scribble", image)[..., 0]
+    rows, columns = np.nonzero(lines)
+    assert lines.any() and set(np.unique(lines)) == {0, 1}
+    assert abs(rows.min() - 24) <= 3 and abs(rows.max() - 71) <= 3 and abs(columns.min() - 32) <= 3
+    assert not lines[30:66, 38:90].any()
+    thick = conditions.make("scribble", image, width=0.08)[..., 0]
+    assert thick.sum() > 2 * lines.sum() and thick[lines > 0].all()
+    assert not conditions.make("scribble", np.full((8, 8, 3), 0.5, np.float32)).any()
+
+
+def test_a_scribble_wobbles_by_its_seed():
+    image = np.zeros((64, 64, 3), np.float32)
+    image[16:48, 16:48] = 1
+    exact, one, same, other = (
+        conditions.make("scribble", image, wobble=wobble, seed=seed)
+        for wobble, seed in ((0.0, 1), (0.05, 1), (0.05, 1), (0.05, 2))
+    )
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any() and (one != exact).any()
+    near = cv2.dilate(exact[..., 0], np.ones((9, 9), np.uint8))  # 0.05 of 64 px, and the brush
+    assert near[one[..., 0] > 0].all() and one.sum() > 0.5 * exact.sum()
+
+
+def test_a_drawing_keeps_its_strokes():
+    paper = np.full((20, 30, 3), 0.95, np.float32)
+    paper[10, 5:25] = [0.1, 0.1, 0.3]
+    strokes = conditions.make("scribble", paper, drawing=True)
+    assert strokes[10, 5:25].all() and strokes.sum() == 60
+
+
 IMAGE = np.zeros((6, 8, 3), np.float32)
 RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
 
@@ -202,6 +237,8 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
         (lambda: conditions.make("face", IMAGE, landmarks=astronaut.face(), most=0), "0"),
         (lambda: conditions.make("mask", IMAGE, mask=np.zeros((3, 3), np.float32)), r"\(3, 3\).* \(6, 8\)"),
         (lambda: conditions.make("mask", IMAGE, threshold=1), "threshold 1"),
+        (lambda: conditions.make("scribble", IMAGE, width=1), "width 1"),
+        (lambda: conditions.make("scribble", IMAGE, wobble=-0.1), "wobble -0.1"),
         (lambda: conditions.make("depth", IMAGE, depth=RAMP), r"4x3.* 8x6"),
         (lambda: conditions.make("depth", IMAGE, model=lambda image: RAMP), "4x3"),
         (lambda: conditions.make("depth", IMAGE, depth=RAMP, model=lambda image: RAMP), r"depth=.* model="),
