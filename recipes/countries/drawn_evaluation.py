@@ -31,13 +31,13 @@ probability and share of right answers in ten equal groups, over all of the rows
 import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
-from PIL import Image, ImageDraw
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown, percent_table
@@ -91,6 +91,8 @@ class DrawnEvaluation(Evaluation):
         return ("drawn.json", "drawn.md", "drawn.png", "reliability.png")
 
     def evaluate(self, weights: str, output: Output) -> str:
+        if find_spec("matplotlib") is None:
+            raise ValueError('the reliability diagram needs matplotlib: pip install "film-plugins-reveal[notebook]"')
         file = files.file_of(weights)
         model, header = files.load_with_metadata(file)
         processor = processor_of(file, model.config, header)
@@ -324,7 +326,8 @@ class DrawnEvaluation(Evaluation):
         error, of_right = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
         measured = {"calibration_error": error, "right_doubted": of_right, "threshold": doubt.threshold}
         numbers["all"] = {"questions": len(p), **measured}
-        output.write_image("reliability.png", diagram(reliability(p, r)))
+        with output.open("reliability.png") as path:
+            plot(reliability(p, r), path)
         rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * of_right:.1f}"])
         text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)
         return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
@@ -356,15 +359,15 @@ def on_white(picture: Picture, side: int) -> Picture:
     return square
 
 
-def diagram(groups: Sequence[tuple[float, float, int]]) -> Float[np.ndarray, "s s 3"]:
-    """The reliability diagram: share of right answers (bars) by probability (the line), as wide as they are many."""
-    side = 320
-    page = Image.new("RGB", (side, side), "white")
-    draw = ImageDraw.Draw(page)
-    total, left = sum(count for *_, count in groups), 0.0
-    for probability, right, count in groups:
-        wide = side * count / total
-        draw.rectangle([left, side * (1 - right), left + wide, side], fill="#2f6fb0")
-        draw.line([(left, side * (1 - probability)), (left + wide, side * (1 - probability))], fill="#b8433a", width=3)
-        left += wide
-    return from_uint8(np.asarray(page))
+def plot(groups: Sequence[tuple[float, float, int]], path: Path) -> None:
+    """The reliability diagram of `reveal.metrics.calibration.reliability`, a PNG."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((4, 4), layout="constrained")
+    axis = figure.subplots()
+    axis.plot([0, 1], [0, 1], ":", color="0.5", label="calibrated")
+    axis.plot(*zip(*[(probability, right) for probability, right, _ in groups], strict=True), "o-", label="countries")
+    axis.set(xlabel="probability of being right", ylabel="share of right answers", xlim=(0, 1), ylim=(0, 1), aspect=1)
+    axis.grid(alpha=0.3)
+    axis.legend(loc="upper left")
+    figure.savefig(path, format="png", dpi=110)
