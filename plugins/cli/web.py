@@ -50,7 +50,7 @@ class Studio:
             return []
         try:
             source = place(source, (self.side, self.side), "crop")
-            return [(to_uint8(make(kind, source)), kind) for kind in self.networks]
+            return [(to_uint8(make(kind, source, **options_of(kind, drawing))), kind) for kind in self.networks]
         except (ValueError, ImportError) as error:
             raise one_line(error) from error
 
@@ -85,7 +85,7 @@ class Studio:
                     prompt,
                     negative=negative,
                     seeds=seeds_of_all,
-                    controls=[] if source is None else self.controls(method, source, strength),
+                    controls=[] if source is None else self.controls(method, source, drawing, strength),
                     steps=int(steps),
                     guidance=guidance,
                     sampler="ddim" if method == PLUG_AND_PLAY else None,  # the only one with an inversion
@@ -100,13 +100,13 @@ class Studio:
                 images += [(to_uint8(row), f"{method}, seed {n}") for row, n in zip(rows, seeds_of_all, strict=True)]
         return gr.Gallery(images, columns=int(seeds)), f"{self.about}, {int(steps)} steps"
 
-    def controls(self, method: str, source: Image, strength: float) -> list[Any]:
+    def controls(self, method: str, source: Image, drawing: Mapping[str, Any] | None, strength: float) -> list[Any]:
         """The control of a method, none for the prompt alone."""
         if method == PROMPT_ALONE:
             return []
         if method == PLUG_AND_PLAY:
             return [PlugAndPlay(source, strength=min(strength, 1.0))]
-        condition = make(method, source)
+        condition = make(method, source, **options_of(method, drawing))
         if warning := emptiness(method, condition):
             gr.Warning(warning)
         return [self.networks[method].on(condition, strength=strength)]
@@ -179,6 +179,12 @@ def picture_of(drawing: Mapping[str, Any] | None) -> Image | None:
         return None
     rgba = from_uint8(np.asarray(composite))
     return rgba[..., :3] * rgba[..., 3:] + 1 - rgba[..., 3:]
+
+
+def options_of(kind: str, drawing: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a condition: without an uploaded image, a scribble is the strokes of the brush themselves."""
+    background = None if drawing is None else drawing.get("background")
+    return {"drawing": True} if kind == "scribble" and (background is None or not background[..., 3].any()) else {}
 
 
 def web(command: Web) -> None:

@@ -226,3 +226,14 @@ def test_the_page_of_the_shipped_base_by_its_name_has_its_plugins():
 
     assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "mask"]
     assert not networks_of(Web(base="mine"), Path("mine"))
+
+
+def test_on_the_page_strokes_without_an_image_are_a_scribble_as_they_are():
+    pytest.importorskip("gradio")
+    from plugins.cli.web import options_of
+
+    clear, photo = np.zeros((8, 8, 4), np.uint8), np.full((8, 8, 4), 255, np.uint8)
+    for background in (None, clear):
+        assert options_of("scribble", {"background": background}) == {"drawing": True}
+        assert options_of("canny", {"background": background}) == {}
+    assert options_of("scribble", {"background": photo}) == {}
