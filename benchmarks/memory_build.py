@@ -181,9 +181,9 @@ def changed(
         stored.delete(np.array([known[number].id]))
         return NOTHING
 
-    rows = []
+    rows, calls = [], {"edit": edit, "add": add, "delete": delete}
     for name in kinds:
-        change, row = {"edit": edit, "add": add, "delete": delete}[name], {"change": name}
+        change, row = calls[name], dict[str, Any](change=name)
         for number in (0, 1) if len(kinds) > 1 else (-1,):  # the last item leaves the order of files that of ids
             there, row["s"], _ = timed(lambda change=change, number=number: change(number))
             query = (-1 if name == "add" else 1) * keys[number][None]
@@ -244,7 +244,8 @@ def tables(options: Options, temporary: Path) -> None:
         for name in (*sizes[count], EXACT):  # which changes items, the others do not
             own.append(in_process(searched, name, folder, *asked))
             print(*own[-1][::2], file=sys.stderr, flush=True)  # the tables need all of them
-        results += [(row | {"recall": recall(found, own[-1][1])}, changes) for row, found, changes in own]
+        ours, others = own[-1], own[:-1]
+        results += [(row | {"recall": recall(found, ours[1])}, changes) for row, found, changes in (ours, *others)]
     heading(f"\nsearch, {KNOWN} queries, k = {options.k}, {options.data} keys", SEARCH)
     for row, _ in results:
         line(SEARCH, row)

@@ -119,10 +119,11 @@ def test_engines_are_compared_with_the_exact_one(monkeypatch, capsys):
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
     found = [dict(zip(memory_build.SEARCH, row, strict=True)) for row in cells if len(row) == len(memory_build.SEARCH)]
     searched = [(row["engine"], row["items"], row["recall"], row["index MB"] != "") for row in found[2:]]
-    exact = [("exact", "300", "1.0000", False), ("exact", "200", "1.0000", False)]
     assert searched == [
-        ("faiss:flat", "300", "1.0000", True), exact[0], ("faiss:hnsw", "200", "1.0000", True), exact[1]
-    ]  # fmt: skip
+        (name, items, "1.0000", name != "exact")
+        for items, names in (("300", ("exact", "faiss:flat")), ("200", ("exact", "faiss:hnsw")))
+        for name in names
+    ]
     changes = [row for row in cells if len(row) == len(memory_build.CHANGE) and row[2] in ("edit", "add", "delete")]
     assert len(changes) == 2 * (1 + 3)
 
