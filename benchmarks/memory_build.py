@@ -1,47 +1,58 @@
-"""How large a memory may be: built from a stream, opened, and searched, with what each takes of time and of RAM.
+"""How large a memory may be: built from a stream, opened, searched by each engine and changed, with what each takes of
+time, of RAM and of disk.
 
     python -m benchmarks.memory_build                      2,000,000 items; 1.2 GB of disk, some 2.5 GB of RAM
     python -m benchmarks.memory_build --items 10000        to try it out
     python -m benchmarks.memory_build --folder memory      keeps the memory; else it is in a temporary folder that goes
+    python -m benchmarks.memory_build --items 10000000 --engines faiss:flat faiss:ivfpq faiss:hnsw milvus
 
-An item is a key of 128 numbers of float32 and unit length, a value of 1 x 8 numbers of bfloat16, one of three sources,
-and a short text. Items are drawn in batches of 4,096, each from a seed of its own, so any of them can be drawn again.
+An item is a key of 128 numbers of float32 and unit length (`--data`: as in `memory_search`), a value of 1 x 8 numbers
+of bfloat16, one of three sources, and a short text. Items are drawn in batches of 4,096, each from a seed of its own,
+so any of them can be drawn again.
 
 - build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most the process held
   beyond its start, when the first shard was written and at the end: the same, if RAM does not grow with the memory.
 - open: `Memory.load`, the median of `--processes` fresh processes; imports are not counted.
-- search: `first s`, the first search, which reads the keys and compiles; `ms`, the median of the later ones; `held MB`
-  after them, beyond what was before `Memory.load`; `peak MB`, the most.
-- change: one item edited, added, deleted, and the search after it; the second change of each kind counts.
+- search: `first s`, the first search, which reads the keys, makes the index, and compiles (`CPU s`: of all threads);
+  `ms`, the median of the later ones; `held MB` after them, beyond what was before `Memory.load`; `peak MB`, the most;
+  `index MB`: FAISS' indexes as files would have them (none is saved), Milvus' file; `recall`: how many of the k items
+  that the exact engine finds are found.
+- change: one item edited, added, deleted, and the search after it. With the exact engine the second change of each kind
+  counts, which compiles nothing; the others have one edit, which leaves the items as they are.
+
+`--engines` are searched before the exact one. Those of `MOST` get a memory of as many items as that, and so does a
+second row of the exact engine: a graph takes many minutes for a million items, and milvus-lite is made for trying out.
 
 Before the changes 64 items spread over the memory, first and last among them, are drawn again: each is to be the
 nearest to its own key, with its id, source, text and value. The program ends with an error where one is not.
 
-Each table is measured in processes of its own. The files have just been written: they come from the system's cache, no
+Each row is measured in a process of its own. The files have just been written: they come from the system's cache, no
 disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import tyro
 
 from benchmarks.diffusion import forget_peak, heading, line, memory, timed
-from benchmarks.memory_search import held
-from reveal.memory import Builder, ExactEngine, Item, Layout, Memory
-from reveal.memory.engines.engine import NOTHING
+from benchmarks.memory_search import CENTRES, file_bytes, held, index_bytes, recall, unit_keys
+from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine
+from reveal.memory.engines.engine import NOTHING, Engine, engine_of
 
 LAYOUT = Layout("drawn", ("kg", "wit", "vqa"), key_dim=128, value_shape=(1, 8), value_dtype="bfloat16")
 BATCH = 4096  # items of a seed
@@ -49,9 +60,12 @@ KNOWN = 64  # items that are looked for
 MEGABYTE = 2**20
 # Columns and the formats of their numbers.
 BUILD = {"items": ",", "builder s": ".1f", "items/s": ",.0f", "disk MB": ",.0f", "early MB": ",.1f", "peak MB": ",.1f"}
-OPEN = {"open s": ".4f", "slowest s": ".4f", "held MB": ",.1f"}
-SEARCH = {"first s": ".2f", "ms": ",.1f", "held MB": ",.0f", "peak MB": ",.0f"}
-CHANGE = {"change": "", "s": ".2f", "next search s": ".2f"}
+OPEN = {"items": ",", "open s": ".4f", "slowest s": ".4f", "held MB": ",.1f"}
+SEARCH = {"engine": "", "items": ",", "first s": ".2f", "CPU s": ",.1f", "ms": ",.1f", "held MB": ",.0f"}
+SEARCH |= {"peak MB": ",.0f", "index MB": ",.0f", "recall": ".4f"}
+CHANGE = {"engine": "", "items": ",", "change": "", "s": ".2f", "next search s": ".2f"}
+EXACT = "exact"
+MOST = {"faiss:hnsw": 100_000, "milvus": 100_000}  # items of engines that take long
 
 
 @dataclass
@@ -68,6 +82,10 @@ class Options:
     """Items asked for, by 64 queries."""
     repeats: int = 7
     """Timed searches after the first; the median counts."""
+    data: Literal["random", "clustered"] = "random"
+    """How keys lie."""
+    engines: tuple[Literal["faiss:flat", "faiss:ivfpq", "faiss:hnsw", "milvus"], ...] = ()
+    """Beside the exact one."""
 
 
 class Batch(NamedTuple):
@@ -76,11 +94,10 @@ class Batch(NamedTuple):
     values: np.ndarray
 
 
-def batch(number: int, count: int) -> Batch:
+def batch(number: int, count: int, data: str = "random") -> Batch:
     """Items `number * BATCH` and following, of a memory of `count`; the same at each call."""
     rng, first = np.random.default_rng(number), number * BATCH
-    keys = rng.standard_normal((BATCH, LAYOUT.key_dim), np.float32)
-    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    keys = unit_keys(rng, BATCH, LAYOUT.key_dim, centres() if data == "clustered" else None)
     values = rng.standard_normal((BATCH, *LAYOUT.value_shape), np.float32).astype(ml_dtypes.bfloat16)
     items = [
         Item(LAYOUT.sources[item % len(LAYOUT.sources)], {"text": f"what is known of thing {item}"}, id=item)
@@ -89,20 +106,24 @@ def batch(number: int, count: int) -> Batch:
     return Batch(items, keys[: len(items)], values[: len(items)])
 
 
-def build(folder: Path, count: int, shard: int) -> dict[str, float]:
+@functools.cache
+def centres() -> np.ndarray:
+    return np.random.default_rng(0).standard_normal((CENTRES, LAYOUT.key_dim), np.float32)
+
+
+def build(folder: Path, count: int, shard: int, data: str = "random") -> dict[str, float]:
     """Writes the memory, in this process."""
-    batch(0, count)  # what drawing takes once is no part of the growth
+    batch(0, count, data)  # what drawing takes once is no part of the growth
     before, seconds, early = forget_peak(), 0.0, None
     with Builder(folder, LAYOUT, shard) as builder:
         for number in range(-(-count // BATCH)):
-            drawn = batch(number, count)
+            drawn = batch(number, count, data)
             seconds += timed(lambda drawn=drawn: builder.add(*drawn))[1]
             if early is None and builder.count >= min(shard, count):
                 early = memory("VmHWM") - before
         start = time.perf_counter()
     seconds += time.perf_counter() - start  # the last shard and the manifest
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    row = {"items": count, "builder s": seconds, "items/s": count / seconds, "disk MB": size / MEGABYTE}
+    row = {"items": count, "builder s": seconds, "items/s": count / seconds, "disk MB": file_bytes(folder) / MEGABYTE}
     return row | {"early MB": early, "peak MB": memory("VmHWM") - before}
 
 
@@ -113,28 +134,39 @@ def opened(folder: Path) -> dict[str, float]:
     return {"open s": seconds, "held MB": held() - before, "items": len(memory)}
 
 
-def searched(folder: Path, count: int, k: int, repeats: int) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Searches for known items, in this process, and changes some; raises ValueError where one is not found, or is
-    another."""
+def searched(
+    name: str, folder: Path, count: int, k: int, repeats: int, data: str = "random"
+) -> tuple[dict[str, Any], np.ndarray, list[dict[str, Any]]]:
+    """Searches for known items with an engine, in this process, and changes some; the row, the ids that were found, and
+    the rows of changes. Raises ValueError where an exact engine does not find an item, or finds another."""
     import jax
 
     from common.runtime import keep_freed_memory
 
     keep_freed_memory()
     jax.devices()  # starts the backend
-    known, queries, values = drawn_again(np.unique(np.linspace(0, count - 1, KNOWN).astype(np.int64)), count)
-    held()
-    before = forget_peak()
-    stored = Memory.load(folder, ExactEngine())
-    found, first, _ = timed(lambda: stored.search(queries, min(k, count)))
-    later = [timed(lambda: stored.search(queries, min(k, count)))[1] for _ in range(repeats)]
-    row = {"first s": first, "ms": 1000 * statistics.median(later)}
-    row |= {"peak MB": memory("VmHWM") - before, "held MB": held() - before}
-    check(stored, known, values, found)
-    return row | {"checked": len(known)}, changed(stored, known, queries, values)
+    known, queries, values = drawn_again(np.unique(np.linspace(0, count - 1, KNOWN).astype(np.int64)), count, data)
+    with tempfile.TemporaryDirectory() as temporary:
+        file = Path(temporary) / "keys.db"
+        engine: Engine = MilvusEngine(str(file)) if name == "milvus" else engine_of(name, folder) or ExactEngine()
+        held()
+        before = forget_peak()
+        stored = Memory.load(folder, engine)
+        found, first, work = timed(lambda: stored.search(queries, min(k, count)))
+        later = [timed(lambda: stored.search(queries, min(k, count)))[1] for _ in range(repeats)]
+        row = {"engine": name, "items": count, "first s": first, "CPU s": work, "ms": 1000 * statistics.median(later)}
+        row |= {"peak MB": memory("VmHWM") - before, "held MB": held() - before}
+        if name != EXACT:
+            row["index MB"] = (index_bytes(engine) if isinstance(engine, FaissEngine) else file_bytes(file)) / MEGABYTE
+        else:
+            check(stored, known, values, found)
+        changes = changed(stored, known, queries, values, ("edit", "add", "delete") if name == EXACT else ("edit",))
+        return row, found.ids, [{"engine": name, "items": count} | change for change in changes]
 
 
-def changed(stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndarray) -> list[dict[str, Any]]:
+def changed(
+    stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndarray, kinds: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """Seconds of changes of one item, and of the search after each, which is to find what is there now."""
 
     def edit(number: int) -> Any:
@@ -149,10 +181,10 @@ def changed(stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndar
         stored.delete(np.array([known[number].id]))
         return NOTHING
 
-    rows = []
-    for name, change in {"edit": edit, "add": add, "delete": delete}.items():
-        row: dict[str, Any] = {"change": name}
-        for number in (0, 1):
+    rows, calls = [], {"edit": edit, "add": add, "delete": delete}
+    for name in kinds:
+        change, row = calls[name], dict[str, Any](change=name)
+        for number in (0, 1) if len(kinds) > 1 else (-1,):  # the last item leaves the order of files that of ids
             there, row["s"], _ = timed(lambda change=change, number=number: change(number))
             query = (-1 if name == "add" else 1) * keys[number][None]
             found, row["next search s"], _ = timed(lambda query=query: stored.search(query, 1))
@@ -162,11 +194,11 @@ def changed(stored: Memory, known: list[Item], keys: np.ndarray, values: np.ndar
     return rows
 
 
-def drawn_again(ids: np.ndarray, count: int) -> Batch:
+def drawn_again(ids: np.ndarray, count: int, data: str = "random") -> Batch:
     """Those items."""
     parts = []
     for item in ids.tolist():
-        drawn, at = batch(item // BATCH, count), item % BATCH
+        drawn, at = batch(item // BATCH, count, data), item % BATCH
         parts.append((drawn.items[at], drawn.keys[at], drawn.values[at]))
     items, keys, values = zip(*parts, strict=True)
     return Batch(list(items), np.stack(keys), np.stack(values))
@@ -190,22 +222,38 @@ def in_process(function: Callable, *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def tables(options: Options, folder: Path) -> None:
-    row = in_process(build, folder, options.items, options.shard)
+def tables(options: Options, temporary: Path) -> None:
+    """Measures and prints, the largest memory first."""
+    sizes: dict[int, list[str]] = {options.items: []}
+    for name in options.engines:
+        sizes.setdefault(min(options.items, MOST.get(name, options.items)), []).append(name)
+    folders = {count: temporary / str(count) for count in sizes}
+    folders[options.items] = options.folder or folders[options.items]
     heading("build", BUILD)
-    line(BUILD, row)
-    rows = [in_process(opened, folder) for _ in range(options.processes)]
-    seconds = [row["open s"] for row in rows]
-    held_after = statistics.median(row["held MB"] for row in rows)
+    for count, folder in folders.items():
+        line(BUILD, in_process(build, folder, count, options.shard, options.data))
     heading(f"\nopen, {options.processes} processes", OPEN)
-    line(OPEN, {"open s": statistics.median(seconds), "slowest s": max(seconds), "held MB": held_after})
-    row, changes = in_process(searched, folder, options.items, options.k, options.repeats)
-    heading(f"\nsearch, {KNOWN} queries, k = {options.k}", SEARCH)
-    line(SEARCH, row)
-    print(f"\n{row['checked']} of {row['checked']} known items were found, with their ids, sources, texts and values")
+    for folder in folders.values():
+        rows = [in_process(opened, folder) for _ in range(options.processes)]
+        medians = {key: statistics.median(row[key] for row in rows) for key in ("open s", "held MB")}
+        line(OPEN, rows[0] | medians | {"slowest s": max(row["open s"] for row in rows)})
+    results = []
+    for count, folder in folders.items():
+        asked = count, options.k, options.repeats, options.data
+        own = []
+        for name in (*sizes[count], EXACT):  # which changes items, the others do not
+            own.append(in_process(searched, name, folder, *asked))
+            print(*own[-1][::2], file=sys.stderr, flush=True)  # the tables need all of them
+        ours, others = own[-1], own[:-1]
+        results += [(row | {"recall": recall(found, ours[1])}, changes) for row, found, changes in (ours, *others)]
+    heading(f"\nsearch, {KNOWN} queries, k = {options.k}, {options.data} keys", SEARCH)
+    for row, _ in results:
+        line(SEARCH, row)
+    print("\nall known items were found by the exact engine, with their ids, sources, texts and values")
     heading("\none item changed", CHANGE)
-    for change in changes:
-        line(CHANGE, change)
+    for _, changes in results:
+        for change in changes:
+            line(CHANGE, change)
 
 
 def main(options: Options) -> None:
@@ -215,8 +263,8 @@ def main(options: Options) -> None:
         raise SystemExit(f"--folder {options.folder} is not empty; give a new one")
     with tempfile.TemporaryDirectory() as temporary:
         try:
-            tables(options, options.folder or Path(temporary) / "memory")
-        except (OSError, ValueError) as error:
+            tables(options, Path(temporary))
+        except (ImportError, OSError, ValueError) as error:
             raise SystemExit(str(error)) from None
 
 

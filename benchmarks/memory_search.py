@@ -171,22 +171,29 @@ def with_numpy() -> Build:
     return build
 
 
+def index_bytes(engine: Any) -> int:
+    """What FAISS' indexes would take in files."""
+    faiss, pieces = importlib.import_module("faiss"), []
+    for _, _, index in engine._parts.values():
+        faiss.write_index(index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
+    return sum(pieces)
+
+
+def file_bytes(path: Path) -> int:
+    """What a file takes, or a folder."""
+    return sum(one.stat().st_size for one in (path, *path.rglob("*")) if one.is_file())
+
+
 def faiss_engine(kind: str) -> Build:
-    faiss = importlib.import_module("faiss")
+    importlib.import_module("faiss")
 
     from reveal.memory import FaissEngine
 
     engine = FaissEngine(kind)
 
-    def size() -> int:
-        pieces: list[int] = []  # of the index as a file would have them, without the file
-        for _, _, index in engine._parts.values():
-            faiss.write_index(index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
-        return sum(pieces)
-
     def build(task: Task) -> Searcher:
         engine.update(task.rows, 1, 1)
-        return Searcher(lambda: engine.search(task.queries, task.k).ids, size)
+        return Searcher(lambda: engine.search(task.queries, task.k).ids, lambda: index_bytes(engine))
 
     return build
 
@@ -200,11 +207,7 @@ def milvus_engine() -> Build:
         file = task.folder / "keys.db"
         engine = MilvusEngine(str(file))
         engine.update(task.rows, 1, 1)
-
-        def size() -> int:
-            return sum(path.stat().st_size for path in (file, *file.rglob("*")) if path.is_file())
-
-        return Searcher(lambda: engine.search(task.queries, task.k).ids, size)
+        return Searcher(lambda: engine.search(task.queries, task.k).ids, lambda: file_bytes(file))
 
     return build
 
@@ -281,17 +284,19 @@ def held() -> float:
     return memory("VmRSS")
 
 
+def unit_keys(rng: np.random.Generator, count: int, width: int, centres: np.ndarray | None) -> np.ndarray:
+    """Keys of unit length, evenly spread, or around centres."""
+    points = rng.standard_normal((count, width), np.float32)
+    if centres is not None:
+        points = centres[rng.integers(0, len(centres), count)] + np.float32(NOISE) * points
+    return points / np.linalg.norm(points, axis=1, keepdims=True)
+
+
 def draw(path: Path, options: Options) -> np.ndarray:
     """Writes the keys, piece by piece; the queries."""
     rng = np.random.default_rng(0)
-    centres = rng.standard_normal((CENTRES, options.width), np.float32)
-
-    def some(count: int) -> np.ndarray:
-        points = rng.standard_normal((count, options.width), np.float32)
-        if options.data == "clustered":
-            points = centres[rng.integers(0, CENTRES, count)] + np.float32(NOISE) * points
-        return points / np.linalg.norm(points, axis=1, keepdims=True)
-
+    centres = rng.standard_normal((CENTRES, options.width), np.float32) if options.data == "clustered" else None
+    some = partial(unit_keys, rng, width=options.width, centres=centres)
     queries, count = some(options.queries), max(options.items, options.milvus_items)
     with path.open("wb") as file:
         for start in range(0, count, CHUNK):

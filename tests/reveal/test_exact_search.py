@@ -1,8 +1,11 @@
 """Exact search against NumPy: each query's own items, on any number of devices, in bounded memory."""
 
+import dataclasses
 import os
 import subprocess
 import sys
+import tracemalloc
+import weakref
 from pathlib import Path
 
 import exact_routing
@@ -115,7 +118,7 @@ def test_edited_and_added_items_are_found(monkeypatch, first, few):
     monkeypatch.setattr(exact, "FEW", few)
     engine, (ids, source, keys), queries, _ = engine_of()
     placed, rng, versions = [], np.random.default_rng(8), np.zeros(len(ids), np.int32)
-    monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(0) or place(*given))
+    monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(given[0]) or place(*given))
     for version in (7, 8):
         added = first + version * 100 + np.arange(9), [2] * 9, eighths(rng, 9, WIDTH)
         ids, source, keys = (np.append(old, new, 0)[1:] for old, new in zip((ids, source, keys), added, strict=True))
@@ -123,7 +126,52 @@ def test_edited_and_added_items_are_found(monkeypatch, first, few):
         keys[5], versions[5] = -keys[5], version
         engine.update(Rows.of(ids, source, keys, versions), SOURCES, version)
         compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
-    assert len(placed) == (0 if few > 9 and first > 0 else 2)
+    assert sum(len(rows) > 0 for rows in placed) == (0 if few > 9 and first > 0 else 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_keys_are_copied_in_blocks_of_bounded_size(dtype, monkeypatch):
+    """Each device's rows once, but for the last block, which reaches back; one program for a shape; the host holds a
+    few blocks."""
+    width, n, block, mesh = 64, 10_001, 2**16, make_mesh(2)
+    monkeypatch.setattr(exact, "BLOCK", block)
+    keys, asked = np.random.default_rng(9).standard_normal((n, width), np.float32), []
+    numbers = np.arange(n), np.zeros(n, np.uint8), np.zeros(n, np.int32)
+    rows = Rows(*numbers, lambda start, stop: asked.append(stop - start) or keys[start:stop].copy(), width)
+    compiled = exact._with_block._cache_size()
+    exact.place(rows, 1, mesh, dtype)
+    asked.clear()
+    tracemalloc.start()
+    index = exact.place(rows, 1, mesh, dtype)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert exact._with_block._cache_size() == compiled + 1
+    each = block // (width * index.keys.dtype.itemsize)
+    assert max(asked) == each and n <= sum(asked) < n + 2 * each
+    assert most < 10 * block + 20 * n < keys.nbytes / 2  # also float32 keys of half precision, and numbers of sources
+    np.testing.assert_array_equal(np.asarray(index.keys[:n]), keys.astype(index.keys.dtype))
+    assert not np.asarray(index.keys[n:], np.float32).any()
+
+
+def test_changes_stay_in_the_memory_of_the_first_copy():
+    engine, (ids, source, keys), _, _ = engine_of()
+    places = [part.data.unsafe_buffer_pointer() for part in engine.index.keys.addressable_shards]
+    for version in (6, 7):
+        engine.update(Rows.of(ids, source, -keys, np.where(ids == ids[0], version, 0)), SOURCES, version)
+        assert [part.data.unsafe_buffer_pointer() for part in engine.index.keys.addressable_shards] == places
+
+
+def test_all_keys_anew_are_not_held_beside_the_old_ones():
+    engine, (ids, source, keys), queries, _ = engine_of()
+    old = weakref.ref(engine.index.keys)
+
+    def fetch(start: int, stop: int) -> np.ndarray:
+        assert old() is None
+        return keys[np.argsort(ids)][start:stop]
+
+    rows = Rows.of(ids, source, keys, np.ones(len(ids), np.int32))
+    engine.update(dataclasses.replace(rows, keys=fetch, memory="another"), SOURCES, 6)
+    compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
 
 
 def test_half_precision_keys():

@@ -91,9 +91,41 @@ def test_a_memory_is_built_opened_searched_and_changed(built, plain_memory, tmp_
     assert row["items"] == 700 and row["items/s"] > 0 and row["early MB"] <= row["peak MB"]
     assert len(list(folder.glob("v00001-*"))) == 4 and memory_build.opened(folder)["items"] == 700
     folder = shutil.copytree(folder, tmp_path / "memory")
-    row, changes = memory_build.searched(folder, 700, 5, 1)
-    assert row["checked"] == 64 and row["ms"] > 0
+    row, ids, changes = memory_build.searched("exact", folder, 700, 5, 1)
+    assert ids.shape == (64, 5) and row["ms"] > 0
     assert [change["change"] for change in changes] == ["edit", "add", "delete"] and len(Memory.load(folder)) == 700
+
+
+@pytest.mark.parametrize("data", ["random", "clustered"])
+def test_items_are_drawn_again_as_they_were(data, monkeypatch):
+    monkeypatch.setattr(memory_build, "BATCH", 128)
+    items, keys, _ = memory_build.drawn_again(np.array([1, 299]), 300, data)
+    whole = memory_build.batch(2, 300, data)
+    assert len(whole.items) == 44 and vars(whole.items[-1]) == vars(items[1])
+    np.testing.assert_array_equal(whole.keys[-1], keys[1])
+    np.testing.assert_allclose(np.linalg.norm(whole.keys, axis=1), 1, atol=1e-6)
+
+
+def test_engines_are_compared_with_the_exact_one(monkeypatch, capsys):
+    """Each with as many items as it may have; in this process."""
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(memory_build, "BATCH", 128)
+    monkeypatch.setattr(memory_build, "MOST", {"faiss:hnsw": 200})
+    monkeypatch.setattr(memory_build, "in_process", lambda function, *arguments: function(*arguments))
+    monkeypatch.setattr(runtime, "keep_freed_memory", lambda: None)
+    options = memory_build.Options(items=300, processes=1, k=5, repeats=1, engines=("faiss:flat", "faiss:hnsw"))
+    memory_build.main(options)
+    lines = capsys.readouterr().out.splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    found = [dict(zip(memory_build.SEARCH, row, strict=True)) for row in cells if len(row) == len(memory_build.SEARCH)]
+    searched = [(row["engine"], row["items"], row["recall"], row["index MB"] != "") for row in found[2:]]
+    assert searched == [
+        (name, items, "1.0000", name != "exact")
+        for items, names in (("300", ("exact", "faiss:flat")), ("200", ("exact", "faiss:hnsw")))
+        for name in names
+    ]
+    changes = [row for row in cells if len(row) == len(memory_build.CHANGE) and row[2] in ("edit", "add", "delete")]
+    assert len(changes) == 2 * (1 + 3)
 
 
 def test_an_item_that_is_another_is_noticed(built):

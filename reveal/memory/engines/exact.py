@@ -42,8 +42,9 @@ from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_sear
 UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
 BUDGET = 4 * 2**20  # numbers in a block of scores and keys
 LARGEST_GROUP = 128
-CHUNK = 65536  # keys that are fetched at a time
+BLOCK = 16 * 2**20  # bytes of keys that are fetched at a time for a device
 FEW = 1024  # changed keys that are put in place
+NO_ROWS = Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32))
 
 
 class Index(NamedTuple):
@@ -62,19 +63,25 @@ class Hits(NamedTuple):
 
 
 def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index:
-    """Copies keys to the devices of the mesh, piece by piece: the host holds one device's share at a time."""
+    """Copies keys into the devices' memory, block by block; the next one is read while the last is copied, so the host
+    holds two blocks of each of its devices."""
+    count, kind = _padded(len(rows), mesh), jnp.dtype(dtype)
+    share = count // mesh.devices.size
+    block = min(max(UNIT, BLOCK // (kind.itemsize * rows.key_dim)), share)
 
-    def keys(index: Any) -> np.ndarray:
-        start, stop, _ = index[0].indices(count)
-        share = np.zeros((stop - start, rows.key_dim), jnp.dtype(dtype))
-        for first in range(start, min(stop, len(rows)), CHUNK):
-            part = rows.keys(first, min(first + CHUNK, stop, len(rows)))
-            share[first - start : first - start + len(part)] = part
-        return share
+    def part(index: Any, first: int) -> np.ndarray:
+        """The keys of one device's rows from `first` on, zeros behind the last."""
+        start = min((index[0].start or 0) // block * share + first, len(rows))
+        keys = np.asarray(rows.keys(start, min(start + block, len(rows))), kind)
+        return keys if len(keys) == block else np.pad(keys, ((0, block - len(keys)), (0, 0)))
 
-    count = _padded(len(rows), mesh)
-    placed = jax.make_array_from_callback((count, rows.key_dim), _by_rows(mesh), keys)
-    return Index(placed, place_source(rows.source, sources, mesh))
+    keys = jnp.zeros((count, rows.key_dim), kind, device=_by_rows(mesh))
+    shape = block * mesh.devices.size, rows.key_dim
+    for start in range(0, share, block):
+        first = min(start, share - block)  # the last block reaches back over rows that are there
+        new = jax.make_array_from_callback(shape, _by_rows(mesh), partial(part, first=first))
+        keys = _with_block(jax.block_until_ready(keys), new, first, mesh)
+    return Index(jax.block_until_ready(keys), place_source(rows.source, sources, mesh))
 
 
 def place_source(source: Integer[np.ndarray, " n"], sources: int, mesh: Mesh) -> Int[Array, " m"]:
@@ -137,7 +144,7 @@ class ExactEngine:
         local = jax.local_devices()
         self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
-        self._place(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 1), np.float32)), 1)
+        self._place(NO_ROWS, 1)
         self._version = 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
@@ -154,6 +161,7 @@ class ExactEngine:
         if same and behind and len(changed) <= FEW:
             self._put(rows, at, changed, added)
         else:
+            self._place(NO_ROWS, 1)  # beside the keys that were there the new ones may not fit
             self._place(rows, sources)
         self._version = version
 
@@ -189,6 +197,14 @@ class ExactEngine:
             where = np.pad(at[changed].astype(np.int32), (0, missing), constant_values=len(keys))
             keys = _with_rows(keys, where, np.pad(new, ((0, missing), (0, 0))), self.mesh)
         self.ids, self._made, self.index = ids, made, Index(keys, placed)
+
+
+@partial(jax.jit, static_argnums=3, donate_argnums=0)
+def _with_block(keys: Array, new: Array, first: Any, mesh: Mesh) -> Array:
+    """The keys with each device's share of the new ones from its row `first` on, in the same memory."""
+    rows, update = PartitionSpec(mesh.axis_names), partial(lax.dynamic_update_slice_in_dim, axis=0)
+    specs = {"in_specs": (rows, rows, PartitionSpec()), "out_specs": rows}
+    return jax.shard_map(update, mesh=mesh, check_vma=False, **specs)(keys, new, first)
 
 
 @partial(jax.jit, static_argnums=3, donate_argnums=0)
