@@ -12,6 +12,7 @@ from typing import Literal
 import jax
 import pytest
 import tyro
+from command import mistake
 
 from common import terminal
 
@@ -64,10 +65,8 @@ class Move:
     ],
 )
 def test_a_mistake_is_a_line_that_leads_to_the_help(capsys, words, values):
-    with pytest.raises(SystemExit) as stop:
-        terminal.parse(Move, words, "things move", None, {})
-    (line,) = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and line.startswith("things: ") and "`things move --help`" in line
+    line = mistake(capsys, lambda words: terminal.parse(Move, words, "things move", None, {}), words)
+    assert line.startswith("things: ") and "`things move --help`" in line
     assert [value for value in values if value not in line] == []
     assert "──" not in line and "How many" not in line
 

@@ -11,10 +11,10 @@ import numpy as np
 import onnxruntime
 import pytest
 import safetensors.numpy
+from commands import mistake
 from flax import nnx
 from networks import DATA, folder, nhwc
 from portable import UNETS, features_case
-from test_plugins_cli import refused
 from tiny_base import random
 
 from common.io.images import write_image
@@ -217,7 +217,7 @@ MISTAKES = {  # words -> a value in the error
 
 def test_errors_of_the_command_write_nothing(here, capsys):
     for words, value in MISTAKES.items():
-        assert value in refused(f"export --plugin plugin {words}", capsys), words
+        assert value in mistake(f"export --plugin plugin {words}", capsys), words
 
 
 @pytest.mark.parametrize("network", ["--base diffusion-small --part unet", "--plugin plugin"])
@@ -228,4 +228,4 @@ def test_weights_that_a_format_cannot_hold_are_refused(here, capsys, monkeypatch
         check_bytes("unet", many, "stablehlo", "float32")
     monkeypatch.setattr("plugins.cli.export.LARGEST", 1000)
     for output in ("a.onnx", "a.onnx --weights float16", "a.tflite --weights int8", "a.stablehlo"):
-        assert "no format" in refused(f"export {network} -o {output}", capsys), output
+        assert "no format" in mistake(f"export {network} -o {output}", capsys), output

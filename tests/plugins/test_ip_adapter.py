@@ -122,7 +122,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     write_image("picture.png", PICTURES[0])
     command = f"generate --prompt '{PROMPT}' --base base --steps 2 --batch 2 --seed 5 --image-prompt picture.png"
     for words, value in [("", "--ip-adapter"), ("--ip-adapter ip.safetensors --image-encoder none", "none")]:
-        assert value in commands.refused(f"{command} {words} -o image.png", capsys)
+        assert value in commands.mistake(f"{command} {words} -o image.png", capsys)
     main(shlex.split(f"{command} --ip-adapter ip.safetensors --image-prompt-strength 0.5 -o image.png"))
     control = load_ip_adapter(file).on(read_image("picture.png"), strength=0.5)
     expected = base(PROMPT, seeds=5, controls=[control], **OPTIONS)[0]

@@ -210,4 +210,4 @@ def test_the_command_repairs_under_a_mask(tmp_path, monkeypatch, capsys):
     words = f"generate --base {families.folder('inpainting')} --prompt apple --steps 2 --image photo.png"
     main(f"{words} --mask hole.png -o out.png".split())
     assert read_image("out.png").shape == (16, 16, 3) and "under hole.png" in capsys.readouterr().out
-    commands.refused(f"{words} -o other.png", capsys)
+    commands.mistake(f"{words} -o other.png", capsys)

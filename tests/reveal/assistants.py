@@ -9,8 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import command
 import numpy as np
-import pytest
+from command import printed
 from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
@@ -74,27 +75,14 @@ def vocabulary(folder: Path) -> Path:
 
 
 def output_of(capsys, *words: str) -> dict:
-    """The JSON object that a command prints, and nothing else."""
-    capsys.readouterr()
-    main([*words, "--json"])
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 1
-    return json.loads(printed)
+    return printed(capsys, main, *words)
 
 
-def refused(capsys, *words: str) -> str:
-    """The one line with which a command ends with exit code 2."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    line = capsys.readouterr().err
-    assert stop.value.code == 2 and line.count("\n") == 1 and line.startswith("reveal: ")
+def mistake(capsys, *words: str) -> str:
+    """The line with which a command ends."""
+    line = command.mistake(capsys, main, list(words))
+    assert line.startswith("reveal: ")
     return line
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """All files on the disk, to the byte."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def program(script: str, words: list[str], code: int) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pillow_heif
 import pytest
-from assistants import output_of, refused
+from assistants import mistake, output_of
 from own_files import json_lines, pdf, wit_table
 from PIL import Image
 from published_folders import clip_folder, t5_folder
@@ -292,7 +292,7 @@ def test_keys_keep_modalities_apart(assistant):
 )
 def test_mistakes_are_one_line(here, capsys, words, value):
     Path("old/notes").mkdir(parents=True)
-    assert value in refused(capsys, *words)
+    assert value in mistake(capsys, *words)
     assert not Path("x").exists()
 
 
@@ -312,14 +312,14 @@ def test_a_readers_items_have_its_source(here, capsys):
     assert answer in ("Gulls swim.", "Terns dive.")
     json_lines(Path("own.jsonl"), [{"source": "birds", "text": "Terns dive."}])
     words = ["build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "y"]
-    assert "--names" in refused(capsys, *words)
+    assert "--names" in mistake(capsys, *words)
     assert output_of(capsys, *words, "--names", "birds")["counts"] == {"birds": 1}
 
 
 def test_an_encoder_that_moved_is_asked_for(here, capsys):
     memory = json.loads(Path("m/encoder.json").read_text())
     Path("m/encoder.json").write_text(json.dumps(memory | {"encoder": "gone"}))
-    assert "--encoder" in refused(capsys, "search", "m", "cup")
+    assert "--encoder" in mistake(capsys, "search", "m", "cup")
     assert output_of(capsys, "search", "m", "cup", "--encoder", "clip")["items"]
 
 

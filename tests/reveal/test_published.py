@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorstore
-from assistants import refused
+from assistants import mistake
 from flax import nnx, serialization, traverse_util
 from published import fields, folder, outputs, tensors
 from reveal_networks import SMALL, arrays, parameters
@@ -263,5 +263,5 @@ def test_the_command_refuses(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("t5", "clip"):
         folder(name, Path(name))
-    refused(capsys, "convert", *words)
+    mistake(capsys, "convert", *words)
     assert not Path("out.safetensors").exists()
