@@ -47,8 +47,7 @@ def wait_for_refresh() -> None:
 
 @pytest.mark.parametrize("lag", [None, 0, 3])
 def test_an_error_of_a_refresh_ends_the_run(tmp_path, lag):
-    with pytest.raises(RuntimeError):
-        run(tmp_path, follow(lag=lag, before=at(1, crash)), Line(hook=at(7, wait_for_refresh)))
+    refused(RuntimeError, run, tmp_path, follow(lag=lag, before=at(1, crash)), Line(hook=at(7, wait_for_refresh)))
     assert log_of(tmp_path)[-1]["step"] < 10
 
 
@@ -192,8 +191,7 @@ def test_no_checkpoint_waits_for_a_refresh(tmp_path, straight, monkeypatch, capl
 def test_a_run_that_ends_during_a_refresh_resumes(tmp_path, straight, error, step, action):
     """The refresh of step 5 may be under way at the checkpoint of step 6; that of step 10 is when batch 12 fails."""
     folder, weights, _ = straight[3]
-    with pytest.raises(error):
-        run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6)
+    refused(error, lambda: run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6))
     assert run(tmp_path, follow(), checkpoint_every=6) == weights
     assert log_of(tmp_path) == log_of(folder)
 

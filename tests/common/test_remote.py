@@ -33,13 +33,7 @@ DIFFUSERS = [
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with hub(tmp_path / "repositories") as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.address)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.address + "/{repo_id}/resolve/{revision}/{filename}"
-        )
+    with hub(tmp_path, monkeypatch) as running:
         for name in DIFFUSERS:
             path = running.root / "who" / "diffusion" / name
             path.parent.mkdir(parents=True, exist_ok=True)

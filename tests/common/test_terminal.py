@@ -13,6 +13,7 @@ import jax
 import pytest
 import tyro
 from command import mistake
+from refusal import refused
 
 from common import terminal
 
@@ -76,8 +77,7 @@ def test_a_closed_pipe_is_reported_once(monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        with pytest.raises(BrokenPipeError):
-            terminal.say("hello")
+        refused(BrokenPipeError, terminal.say, "hello")
         terminal.say("no error: closing `closed` must not fail either")
 
 
@@ -136,6 +136,5 @@ def test_other_errors_of_jax_keep_their_traceback():
 
 def test_a_small_program_that_is_stopped_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["prog"])
-    with pytest.raises(SystemExit, match="130"):
-        terminal.program(lambda: signal.raise_signal(signal.SIGINT))
+    refused(SystemExit, lambda: terminal.program(lambda: signal.raise_signal(signal.SIGINT)), match="130")
     assert capsys.readouterr().err.count("\n") == 1

@@ -128,9 +128,8 @@ def test_the_speed_is_that_of_the_steps(tmp_path, monkeypatch):
 def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
     """It comes after step 12 has read the request: the run may stop later, but must have saved that step."""
     task = Fit(while_drawing=partial(signal.raise_signal, signal.SIGTERM))
-    with pytest.raises(KeyboardInterrupt) as stop:
-        run(tmp_path, task=task, picture_every=12, checkpoint_every=100)
-    assert f"step {max(map(int, checkpoints_of(tmp_path)))};" in str(stop.value)
+    message = refused(KeyboardInterrupt, run, tmp_path, task=task, picture_every=12, checkpoint_every=100)
+    assert f"step {max(map(int, checkpoints_of(tmp_path)))};" in message
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
@@ -184,12 +183,10 @@ def test_a_run_that_is_to_stop_is_saved_without_its_evaluation(tmp_path):
 
 def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch):
     every = dict(checkpoint_every=4, evaluate_every=4, best="toy/distance")
-    with pytest.raises(IndexError):
-        run(tmp_path, evaluation=Distance((1.0,)), **every)
+    refused(IndexError, lambda: run(tmp_path, evaluation=Distance((1.0,)), **every))
     assert checkpoints_of(tmp_path) == {"4", "8"}
     monkeypatch.setattr(Fit, "export", None)
-    with pytest.raises(TypeError):
-        run(tmp_path, evaluation=Distance((2.0,)), **every)
+    refused(TypeError, lambda: run(tmp_path, evaluation=Distance((2.0,)), **every))
     assert checkpoints_of(tmp_path) == {"4", "8", "12"}
 
 
@@ -360,8 +357,7 @@ def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, fil
 def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):
     run(tmp_path, steps=10)
     (tmp_path / "checkpoints/10/data/metadata").write_text("{")
-    with pytest.raises(ValueError, match="column"):
-        run(tmp_path)
+    refused(ValueError, run, tmp_path, match="column")
     assert checkpoints_of(tmp_path) == {"10"} and not (tmp_path / "damaged").exists()
 
 

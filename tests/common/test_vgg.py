@@ -87,8 +87,7 @@ def test_damaged_files_and_other_networks_are_refused(narrow, tmp_path):
     ]:
         with pytest.raises(ValueError, match=value):
             load_vgg(path)
-    with pytest.raises(FileNotFoundError, match=r"none\.mat"):
-        load_vgg(tmp_path / "none.mat")
+    refused(FileNotFoundError, load_vgg, tmp_path / "none.mat", match=r"none\.mat")
 
 
 @pytest.mark.parametrize(("write", "name"), [(matconvnet, "net.mat"), (keras, "old.h5")])
@@ -143,5 +142,4 @@ def test_refusals(narrow):
 
 def test_a_file_that_keeps_the_reader_busy_is_refused():
     """A count that a flipped bit has made large: scipy reads for 9 seconds of the processor without a limit."""
-    with pytest.raises(ValueError, match=r"endless\.mat.*too long"):
-        load_vgg(DATA / "endless.mat")
+    refused(ValueError, load_vgg, DATA / "endless.mat", match=r"endless\.mat.*too long")

@@ -97,16 +97,11 @@ def test_pictures(assistant, kind):
 @pytest.mark.parametrize(
     ("options", "value"),
     [
-        ({"seeds": -1}, "-1"),
         ({"seeds": 1.5}, "1.5"),
         ({"steps": 0}, "0"),
         ({"steps": 10**6}, "1000000"),
-        ({"guidance": float("nan")}, "nan"),
-        ({"height": 17, "width": 16}, "16x17"),
         ({"height": -16, "width": 16}, "-16"),
-        ({"negative": ["a", "b", "c"]}, "3"),
         ({"image": FRAME, "strength": 1.5, "steps": 2}, "1.5"),
-        ({"image": FRAME[:15], "strength": 0.5, "steps": 2}, "15"),
     ],
 )
 def test_generation(options, value):

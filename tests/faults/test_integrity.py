@@ -245,8 +245,7 @@ def test_what_a_killed_program_left_is_removed(folder):
         place.mkdir()
         (place / name).touch()
     assert len(Memory.create(folder.parent / "begun", Memory(folder).layout)) == 0  # the build before was killed
-    with pytest.raises(FileExistsError, match="used"):
-        Memory.create(folder.parent / "used", Memory(folder).layout)
+    refused(FileExistsError, lambda: Memory.create(folder.parent / "used", Memory(folder).layout), match="used")
     assert (folder.parent / "used" / running).is_file()
 
 

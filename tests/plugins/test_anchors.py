@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 
 from plugins.metrics import Mean, derangement, flat, score_rows, table
 
@@ -56,4 +56,4 @@ def test_a_score_of_nan_is_left_out_and_counted():
     ],
 )
 def test_every_target_needs_an_image_of_each_set(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

@@ -171,7 +171,7 @@ class Unknown(ControlNetwork):
 def test_wrong_sources_and_arguments(tmp_path):
     file = write(tmp_path / "adapter.safetensors", stored("t2i_adapter"))
     misfit = write(tmp_path / "misfit" / WEIGHTS, {"extra.weight": ZERO}, stored_json("t2i_adapter"))
-    for refused, error, value in (
+    for call, error, value in (
         (lambda: load(folder("unet")), ValueError, "UNet2DConditionModel"),
         (lambda: load(file, variant="fp16"), ValueError, "fp16"),
         (lambda: load(folder("t2i_adapter"), config=ControlNetConfig()), ValueError, "ControlNetConfig"),
@@ -183,4 +183,4 @@ def test_wrong_sources_and_arguments(tmp_path):
         (lambda: save(fixed("t2i_adapter"), misfit.parent), FileExistsError, "config"),
     ):
         with pytest.raises(error, match=value):
-            refused()
+            call()

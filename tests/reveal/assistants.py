@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from command import printed
 from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from own_files import json_lines
 from reveal_networks import drawn
 
 from common.io.images import from_uint8, write_image
@@ -48,9 +48,8 @@ def items(folder: Path, count: int = 150, start: int = 0) -> Path:
         if item.picture is not None:
             entry["image"] = f"{item.id}.png"
             write_image(folder / entry["image"], from_uint8(np.asarray(item.picture)), overwrite=True)
-        lines.append(json.dumps(entry) + "\n")
-    (folder / "items.jsonl").write_text("".join(lines))
-    return folder / "items.jsonl"
+        lines.append(entry)
+    return json_lines(folder / "items.jsonl", lines)
 
 
 def workplace(folder: Path, count: int = 150) -> Path:

@@ -16,6 +16,7 @@ from assistants import mistake, output_of
 from own_files import json_lines, pdf, wit_table
 from PIL import Image
 from published_folders import clip_folder, t5_folder
+from refusal import refused
 
 from reveal.build import folder_sync
 from reveal.cli.main import main
@@ -215,8 +216,7 @@ def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys
     memory = Memory("m")
     gone = [Items("documents", "photos", {"source": "photos"})]
     Path("photos").rename("elsewhere")
-    with pytest.raises(FileNotFoundError, match="photos"):
-        folder_sync.sync(memory, gone, TwoTowerAssistant.load("clip", memory))
+    refused(FileNotFoundError, folder_sync.sync, memory, gone, TwoTowerAssistant.load("clip", memory), match="photos")
     with pytest.raises(ValueError, match="documents:FOLDER"):
         folder_sync.sync(memory, [Items("folder", "notes")], TwoTowerAssistant.load("clip", memory))
     assert len(Memory("m")) == PHOTOS
@@ -348,9 +348,6 @@ def test_sections_of_documents(tmp_path):
     assert sections(tmp_path / "page.html") == [("page", ""), ("A b", "text")]
     assert sections(tmp_path / "paper.pdf") == [("paper, page 1", "inside")]
     (tmp_path / "paper.pdf").write_bytes(pdf("inside").replace(b"trailer\n<<", b"trailer\n\0\0"))  # pypdf's own error
-    with pytest.raises(ValueError, match="no PDF"):
-        sections(tmp_path / "paper.pdf")
-    with pytest.raises(FileNotFoundError):
-        list(records(tmp_path / "nowhere", skips=Skips()))
-    with pytest.raises(ValueError, match="overlap"):
-        list(records(tmp_path, 5, 5, skips=Skips()))
+    refused(ValueError, sections, tmp_path / "paper.pdf", match="no PDF")
+    refused(FileNotFoundError, lambda: list(records(tmp_path / "nowhere", skips=Skips())))
+    refused(ValueError, lambda: list(records(tmp_path, 5, 5, skips=Skips())), match="overlap")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from reveal import metrics
 from reveal.metrics import aokvqa, evqa, infoseek
@@ -183,5 +184,4 @@ def test_gate_accuracy():
     ],
 )
 def test_refusals(call, value):
-    with pytest.raises(ValueError, match=value):
-        call()
+    refused(ValueError, call, match=value)
