@@ -40,16 +40,13 @@ def test_a_conversion_is_listed_by_what_it_was_made_of():
     assert list(at_hand.cached("reveal")) == []
 
 
-@pytest.mark.parametrize(
-    ("main", "words", "keys"),
-    [
-        (film, ["info"], {"weights", "parameters", "config", "metadata"}),
-        (film, ["verify"], {"files"}),
-        (plugins, ["info"], {"base", "networks", "about"}),
-        (plugins, ["verify", "canny-small"], {"files"}),
-        (reveal, ["info"], {"memory", "items", "sources"}),
-        (reveal, ["verify"], {"memory", "files"}),
-    ],
-)
+@pytest.mark.parametrize(("main", "words", "keys"), [
+    (film, ["info"], {"weights", "parameters", "config", "metadata"}),
+    (film, ["verify"], {"files"}),
+    (plugins, ["info"], {"base", "networks", "about"}),
+    (plugins, ["verify", "canny-small"], {"files"}),
+    (reveal, ["info"], {"memory", "items", "sources"}),
+    (reveal, ["verify"], {"memory", "files"}),
+])  # fmt: skip
 def test_json(main, words, keys, capsys):
     assert keys <= printed(capsys, main, *words).keys()

@@ -69,15 +69,12 @@ def test_debugging_takes_minutes(experiment):
     assert config.name == f"{Path(experiment).name}_debug" and build(config)["config"].steps <= 100
 
 
-@pytest.mark.parametrize(
-    ("experiment", "model", "preset"),
-    [
-        ("diffusion_small_start", "plugins/sd15", UNetConfig.sd15()),
-        ("diffusion_small_start", "plugins/sd21", UNetConfig.sd21()),
-        ("reveal_vqa", "reveal/large", RevealConfig.large(bos=32001, sources=4)),
-        ("reveal_vqa", "reveal/full", RevealConfig.full(bos=32001, sources=4)),
-    ],
-)
+@pytest.mark.parametrize(("experiment", "model", "preset"), [
+    ("diffusion_small_start", "plugins/sd15", UNetConfig.sd15()),
+    ("diffusion_small_start", "plugins/sd21", UNetConfig.sd21()),
+    ("reveal_vqa", "reveal/large", RevealConfig.large(bos=32001, sources=4)),
+    ("reveal_vqa", "reveal/full", RevealConfig.full(bos=32001, sources=4)),
+])  # fmt: skip
 def test_published_sizes_are_choices_of_the_model_group(experiment, model, preset):
     task = build(composed(f"experiment={experiment}", f"model={model}"))["task"]
     assert preset in (getattr(task, "unet", None), getattr(task, "network", None))
@@ -204,14 +201,11 @@ def test_two_programs_do_not_train_in_one_folder(toy_run, capsys):
     assert sorted(path.name for path in Path("runs/toy").iterdir()) == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (TypeError("a bug"), "a bug"),
-        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
-        (MemoryError(), "trainer.accumulate"),
-    ],
-)
+@pytest.mark.parametrize(("error", "text"), [
+    (TypeError("a bug"), "a bug"),
+    (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
+    (MemoryError(), "trainer.accumulate"),
+])  # fmt: skip
 def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch, error, text):
     def crash(*_):
         raise error

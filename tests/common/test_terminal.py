@@ -20,13 +20,10 @@ from common import terminal
 STRANGE = "größe \u3000日本 \x1b[2J \udcff \t."
 
 
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [
-        ("utf-8", "größe \u3000日本 \\x1b[2J \\udcff \\t.\n"),
-        ("ascii", "gr\\xf6\\xdfe \\u3000\\u65e5\\u672c \\x1b[2J \\udcff \\t.\n"),
-    ],
-)
+@pytest.mark.parametrize(("encoding", "shown"), [
+    ("utf-8", "größe \u3000日本 \\x1b[2J \\udcff \\t.\n"),
+    ("ascii", "gr\\xf6\\xdfe \\u3000\\u65e5\\u672c \\x1b[2J \\udcff \\t.\n"),
+])  # fmt: skip
 def test_any_text_is_shown(monkeypatch, encoding, shown):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -55,16 +52,13 @@ class Move:
     """Past the wall."""
 
 
-@pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ([], ["TARGET"]),
-        (["home", "--stops", "3"], ["--stops", "--steps"]),
-        (["home", "--steps", "many"], ["--steps", "'many'"]),
-        (["home", "--steps"], ["--steps"]),
-        (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "values"), [
+    ([], ["TARGET"]),
+    (["home", "--stops", "3"], ["--stops", "--steps"]),
+    (["home", "--steps", "many"], ["--steps", "'many'"]),
+    (["home", "--steps"], ["--steps"]),
+    (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
+])  # fmt: skip
 def test_a_mistake_is_a_line_that_leads_to_the_help(capsys, words, values):
     line = mistake(capsys, lambda words: terminal.parse(Move, words, "things move", None, {}), words)
     assert line.startswith("things: ") and "`things move --help`" in line

@@ -90,16 +90,13 @@ def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
     assert distances[0] < distances[1]
 
 
-@pytest.mark.parametrize(
-    ("error", "first"),
-    [
-        (None, dict(steps=10)),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
-        (RuntimeError, dict(data=Line(hook=at(18, crash)))),
-    ],
-)
+@pytest.mark.parametrize(("error", "first"), [
+    (None, dict(steps=10)),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
+    (RuntimeError, dict(data=Line(hook=at(18, crash)))),
+])  # fmt: skip
 def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straight, error, first):
     """After a shorter run, signals between two checkpoints and two log lines, one that is repeated, and a crash."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -153,14 +150,11 @@ def test_old_checkpoints_are_deleted(tmp_path):
     assert checkpoints_of(tmp_path) == {"8", "16", "18", "20"}
 
 
-@pytest.mark.parametrize(
-    ("scores", "highest", "best"),
-    [
-        ((1.0, 5.0, 0.5, 2.0, 3.0), True, 8),
-        ((1.0, 5.0, 0.5, 2.0, 3.0), False, 12),
-        ((1.0, math.nan, 0.5, math.nan, 0.7), True, 4),  # NaN is never the best
-    ],
-)
+@pytest.mark.parametrize(("scores", "highest", "best"), [
+    ((1.0, 5.0, 0.5, 2.0, 3.0), True, 8),
+    ((1.0, 5.0, 0.5, 2.0, 3.0), False, 12),
+    ((1.0, math.nan, 0.5, math.nan, 0.7), True, 4),  # NaN is never the best
+])  # fmt: skip
 def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, best):
     evaluation = Distance(scores)
     every = dict(checkpoint_every=4, evaluate_every=4)
@@ -255,14 +249,11 @@ def test_no_metric_takes_the_name_of_a_watched_value(tmp_path):
     assert "'loss'" in refused(ValueError, run, tmp_path, task=Silent())
 
 
-@pytest.mark.parametrize(
-    ("stages", "atol"),
-    [
-        ([dict(accumulate=2)], 2e-4),  # the noise of two microbatches differs, a thousandth of the loss
-        ([dict(devices=1)], 1e-5),
-        ([dict(steps=10, devices=2), dict(devices=1)], 1e-5),
-    ],
-)
+@pytest.mark.parametrize(("stages", "atol"), [
+    ([dict(accumulate=2)], 2e-4),  # the noise of two microbatches differs, a thousandth of the loss
+    ([dict(devices=1)], 1e-5),
+    ([dict(steps=10, devices=2), dict(devices=1)], 1e-5),
+])  # fmt: skip
 def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, stages, atol):
     weights = [run(tmp_path, **stage) for stage in stages][-1]
     np.testing.assert_allclose(layer(weights), layer(straight[1]), atol=atol)
@@ -332,14 +323,11 @@ def test_checkpoints_keep_types_and_position(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of reads that orbax gives up
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("data/metadata", lambda data: None),
-        ("state/manifest.ocdbt", lambda data: data[: len(data) // 2]),
-        ("state/d/*", flipped),
-    ],
-)
+@pytest.mark.parametrize(("file", "damage"), [
+    ("data/metadata", lambda data: None),
+    ("state/manifest.ocdbt", lambda data: data[: len(data) // 2]),
+    ("state/d/*", flipped),
+])  # fmt: skip
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, file, damage):
     """Deleted, cut short, or with a flipped bit: it is kept aside, beside an earlier one of its step, and the run ends
     in the same weights."""

@@ -60,15 +60,12 @@ def test_all_tensors_that_do_not_fit_are_named(tmp_path):
     assert all(name in str(error.value) for name in ("visual_projection", "text_projection", "extra.weight"))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"model_type": "bert"},
-        {"text_config": {"hidden_act": "relu"}},
-        {"vision_config": {"num_channels": 1}},
-        {"vision_config": {"hidden_size": 25}},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"model_type": "bert"},
+    {"text_config": {"hidden_act": "relu"}},
+    {"vision_config": {"num_channels": 1}},
+    {"vision_config": {"hidden_size": 25}},
+])  # fmt: skip
 def test_other_models_are_refused(changes):
     refused(ValueError, TwoTowerConfig.from_json, {"model_type": "clip", **changes})
 

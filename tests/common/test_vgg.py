@@ -32,14 +32,11 @@ def picture(height: int, width: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(1).random((1, height, width, 3), np.float32))
 
 
-@pytest.mark.parametrize(
-    ("file", "golden"),
-    [
-        ("vgg16_torchvision.pth", "vgg_torch.npz"),
-        ("vgg19_keras_model.h5", "vgg_keras.npz"),
-        ("vgg19_keras.weights.h5", "vgg_keras.npz"),
-    ],
-)
+@pytest.mark.parametrize(("file", "golden"), [
+    ("vgg16_torchvision.pth", "vgg_torch.npz"),
+    ("vgg19_keras_model.h5", "vgg_keras.npz"),
+    ("vgg19_keras.weights.h5", "vgg_keras.npz"),
+])  # fmt: skip
 def test_activations_equal_those_of_the_program_that_wrote_the_file(narrow, file, golden):
     network = load_vgg(DATA / file, pooling="max")
     assert str(network.depth) in file

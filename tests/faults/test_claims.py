@@ -74,16 +74,13 @@ def test_torch_files(tmp_path, claim):
     assert str(path) in refused(ValueError, read_torch, path)
 
 
-@pytest.mark.parametrize(
-    ("make", "name"),
-    [
-        (lambda: FilmConfig(flow_convs=(3, 3, 3, 10**6)), "flow_convs"),
-        (lambda: RevealConfig(encoder_layers=10**6), "encoder_layers"),
-        (lambda: VitConfig(depth=10**6), "depth"),
-        (lambda: TextConfig.from_json({"_class_name": TextConfig.architecture, "num_hidden_layers": 10**6}), "layers"),
-        (lambda: UNetConfig.from_json({"transformer_layers_per_block": [1, 10**6]}), "layers"),
-    ],
-)
+@pytest.mark.parametrize(("make", "name"), [
+    (lambda: FilmConfig(flow_convs=(3, 3, 3, 10**6)), "flow_convs"),
+    (lambda: RevealConfig(encoder_layers=10**6), "encoder_layers"),
+    (lambda: VitConfig(depth=10**6), "depth"),
+    (lambda: TextConfig.from_json({"_class_name": TextConfig.architecture, "num_hidden_layers": 10**6}), "layers"),
+    (lambda: UNetConfig.from_json({"transformer_layers_per_block": [1, 10**6]}), "layers"),
+])  # fmt: skip
 def test_layers_of_a_header(make, name):
     assert name in refused(ValueError, make)
 

@@ -31,19 +31,16 @@ def model() -> Film:
     return toy()
 
 
-@pytest.mark.parametrize(
-    ("frame", "value"),
-    [
-        ((FRAME * 255).astype(np.uint8), "255"),
-        ((FRAME * 65535).astype(np.uint16), "65535"),
-        (np.dstack([FRAME, FRAME[..., :1]]), "[..., :3]"),
-        (FRAME[..., :1], "repeat"),
-        (FRAME[..., 0], "(16, 16)"),
-        (FRAME * 255, "255"),
-        (np.where(FRAME > 0.5, np.nan, FRAME).astype(np.float32), "nan"),
-        (np.where(FRAME > 0.5, np.inf, FRAME).astype(np.float32), "inf"),
-    ],
-)
+@pytest.mark.parametrize(("frame", "value"), [
+    ((FRAME * 255).astype(np.uint8), "255"),
+    ((FRAME * 65535).astype(np.uint16), "65535"),
+    (np.dstack([FRAME, FRAME[..., :1]]), "[..., :3]"),
+    (FRAME[..., :1], "repeat"),
+    (FRAME[..., 0], "(16, 16)"),
+    (FRAME * 255, "255"),
+    (np.where(FRAME > 0.5, np.nan, FRAME).astype(np.float32), "nan"),
+    (np.where(FRAME > 0.5, np.inf, FRAME).astype(np.float32), "inf"),
+])  # fmt: skip
 def test_frames(frame, value):
     assert value in refused(ValueError, check_frame, "x0", frame)
 

@@ -38,23 +38,20 @@ def test_names_that_lead_out(tmp_path, name):
     refused(ValueError, lambda: len(JsonlPictures(str(folder / "a.jsonl")).records), match="line 2")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *(None, 7, [7], [[]], "a", [{}]),  # in the place of all shards
-        {"name": "../other/v00001-00000"},
-        {"name": "/other/v00001-00000"},
-        {"name": ".."},
-        {"name": 7},
-        {"deleted": "../../other/deleted-2.npy"},
-        {"files": {"../keys.npy": [1, 2]}},
-        {"files": {}},
-        {"rows": "many"},
-        {"rows": 0},
-        {"counts": [1, 2]},
-        {"counts": 7},
-    ],
-)
+@pytest.mark.parametrize("change", [
+    *(None, 7, [7], [[]], "a", [{}]),  # in the place of all shards
+    {"name": "../other/v00001-00000"},
+    {"name": "/other/v00001-00000"},
+    {"name": ".."},
+    {"name": 7},
+    {"deleted": "../../other/deleted-2.npy"},
+    {"files": {"../keys.npy": [1, 2]}},
+    {"files": {}},
+    {"rows": "many"},
+    {"rows": 0},
+    {"counts": [1, 2]},
+    {"counts": 7},
+])  # fmt: skip
 def test_a_manifest_of_other_names_and_types(tmp_path, change):
     build(tmp_path / "m", 5)
     path = tmp_path / "m" / "manifest.json"

@@ -189,13 +189,10 @@ def test_a_photo_without_its_end_is_found_at_once(photos, suffix):
     assert make_plan(names[:2], "clip.mp4", Options(times=1)).frames == 3
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "output"),
-    [
-        ("MAX_GIF_BYTES", 24 * 16 * 3 * 100, "clip.gif"),
-        ("shutil.disk_usage", lambda place: Usage(10**9, 0, 97 * 24 * 16 * 3 // 4), "new/frames"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "value", "output"), [
+    ("MAX_GIF_BYTES", 24 * 16 * 3 * 100, "clip.gif"),
+    ("shutil.disk_usage", lambda place: Usage(10**9, 0, 97 * 24 * 16 * 3 // 4), "new/frames"),
+])  # fmt: skip
 def test_what_a_format_or_the_disk_cannot_hold_is_refused_beforehand(photos, monkeypatch, limit, value, output):
     """97 frames fit, 193 do not."""
     monkeypatch.setattr(f"common.io.clip_limits.{limit}", value)

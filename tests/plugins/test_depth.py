@@ -38,15 +38,12 @@ def test_what_was_not_measured_is_black():
     assert normalise(distances, "low")[0, 1] == 0
 
 
-@pytest.mark.parametrize(
-    ("depth", "near", "value"),
-    [
-        (np.full((2, 2), 3.0), "high", "depth is 3"),
-        (np.full((2, 2), np.nan), "high", "NaN"),
-        (np.zeros((2, 2)), "low", "0"),
-        (np.array([[-1.0, 2.0]]), "low", "-1.* near='high'"),
-    ],
-)
+@pytest.mark.parametrize(("depth", "near", "value"), [
+    (np.full((2, 2), 3.0), "high", "depth is 3"),
+    (np.full((2, 2), np.nan), "high", "NaN"),
+    (np.zeros((2, 2)), "low", "0"),
+    (np.array([[-1.0, 2.0]]), "low", "-1.* near='high'"),
+])  # fmt: skip
 def test_maps_without_information_are_refused(depth, near, value):
     refused(ValueError, lambda: normalise(depth, near), match=value)
 
@@ -65,19 +62,16 @@ def test_every_kind_of_file_gives_the_same_map(tmp_path):
         np.testing.assert_allclose(normalise(depth), (RAMP - 1) / 3, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("name", "write", "value"),
-    [
-        ("none.npy", lambda path: None, ""),
-        ("a.exr", lambda path: path.write_bytes(b"1"), r"'\.exr'"),
-        ("colour.npy", lambda path: np.save(path, np.zeros((3, 4, 3))), r"\[3, 4, 3\] of float64"),
-        ("words.npy", lambda path: np.save(path, np.array([["near", "far"]])), r"\[1, 2\]"),
-        ("pickled.npy", lambda path: np.save(path, np.array([{"a": 1}])), "pickle"),
-        ("text.npz", lambda path: path.write_text("no archive"), ""),
-        ("two.npz", lambda path: np.savez(path, near=RAMP, far=RAMP), "near, far.* 'depth'"),
-        ("colours.png", lambda path: write_image(path, np.random.default_rng(0).random((4, 4, 3), np.float32)), "grey"),
-    ],
-)
+@pytest.mark.parametrize(("name", "write", "value"), [
+    ("none.npy", lambda path: None, ""),
+    ("a.exr", lambda path: path.write_bytes(b"1"), r"'\.exr'"),
+    ("colour.npy", lambda path: np.save(path, np.zeros((3, 4, 3))), r"\[3, 4, 3\] of float64"),
+    ("words.npy", lambda path: np.save(path, np.array([["near", "far"]])), r"\[1, 2\]"),
+    ("pickled.npy", lambda path: np.save(path, np.array([{"a": 1}])), "pickle"),
+    ("text.npz", lambda path: path.write_text("no archive"), ""),
+    ("two.npz", lambda path: np.savez(path, near=RAMP, far=RAMP), "near, far.* 'depth'"),
+    ("colours.png", lambda path: write_image(path, np.random.default_rng(0).random((4, 4, 3), np.float32)), "grey"),
+])  # fmt: skip
 def test_files_that_are_no_maps_are_refused(tmp_path, name, write, value):
     write(tmp_path / name)
     refused((ValueError, OSError), read_depth, tmp_path / name, match=f"{name}.*{value}")

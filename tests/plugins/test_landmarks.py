@@ -47,19 +47,16 @@ def test_one_face_needs_no_list_around_it(tmp_path):
 MESH = np.full((478, 3), 0.5)
 
 
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        ({"faces": MESH[:68]}, r"faces.* \[1, 68, 3\].* \[n, 478, 3\]$"),
-        ({"faces": MESH[None, :468]}, r"468.* refine_landmarks"),
-        ({"faces": MESH[..., :2]}, r"faces.* \[1, 478, 2\]"),
-        ({"pose": MESH[:33]}, r"pose.* \[33, 3\].* \[33, 4\]"),
-        ({"left_hand": MESH[None, :21]}, r"left_hand.* \[1, 21, 3\].* \[21, 3\]"),
-        ({"faces": np.where(np.arange(3) == 2, np.nan, MESH)}, "faces.* NaN"),
-        ({"faces": 512 * MESH}, "faces.* 256"),
-        ({"face": MESH}, "'face'.* faces, pose, left_hand, right_hand"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "value"), [
+    ({"faces": MESH[:68]}, r"faces.* \[1, 68, 3\].* \[n, 478, 3\]$"),
+    ({"faces": MESH[None, :468]}, r"468.* refine_landmarks"),
+    ({"faces": MESH[..., :2]}, r"faces.* \[1, 478, 2\]"),
+    ({"pose": MESH[:33]}, r"pose.* \[33, 3\].* \[33, 4\]"),
+    ({"left_hand": MESH[None, :21]}, r"left_hand.* \[1, 21, 3\].* \[21, 3\]"),
+    ({"faces": np.where(np.arange(3) == 2, np.nan, MESH)}, "faces.* NaN"),
+    ({"faces": 512 * MESH}, "faces.* 256"),
+    ({"face": MESH}, "'face'.* faces, pose, left_hand, right_hand"),
+])  # fmt: skip
 def test_wrong_landmarks_are_refused(tmp_path, fields, value):
     np.savez(tmp_path / "a.npz", **fields)
     (tmp_path / "a.json").write_text(json.dumps({name: np.asarray(value).tolist() for name, value in fields.items()}))
@@ -67,18 +64,15 @@ def test_wrong_landmarks_are_refused(tmp_path, fields, value):
         assert refused(ValueError, read_landmarks, tmp_path / name, match=value).startswith(str(tmp_path / name))
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("none.json", None),
-        ("cut.json", b'{"faces": [['),
-        ("bytes.json", b"\xff\xfe\x00"),
-        ("list.json", b"[1, 2]"),
-        ("words.json", b'{"faces": "many"}'),
-        ("a.txt", b"1"),
-        ("text.npz", b"no archive"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [
+    ("none.json", None),
+    ("cut.json", b'{"faces": [['),
+    ("bytes.json", b"\xff\xfe\x00"),
+    ("list.json", b"[1, 2]"),
+    ("words.json", b'{"faces": "many"}'),
+    ("a.txt", b"1"),
+    ("text.npz", b"no archive"),
+])  # fmt: skip
 def test_files_without_landmarks_are_refused(tmp_path, name, content):
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -109,17 +103,14 @@ def found_boxes(landmarks: Landmarks, size: tuple[int, int]) -> list[tuple[int, 
     return [tuple(np.rint([b[0], b[1], b[2] - b[0], b[3] - b[1]]).astype(int).tolist()) for b in box]
 
 
-@pytest.mark.parametrize(
-    ("size", "boxes"),
-    [
-        ((300, 400), [(200, 100, 120, 100), (90, 100, 80, 80), (10, 10, 60, 60)]),  # largest first
-        ((512, 512), [(0, 0, 20, 20)]),  # 20 px of 512 are found in squares
-        ((512, 512), [(245, 130, 20, 20)]),
-        ((512, 512), [(492, 492, 20, 20)]),
-        ((300, 400), [(180, 130, 40, 40)]),  # across the middle, where squares of a half begin and end
-        ((300, 400), [(0, 100, 40, 40)]),  # cut off by the image itself
-    ],
-)
+@pytest.mark.parametrize(("size", "boxes"), [
+    ((300, 400), [(200, 100, 120, 100), (90, 100, 80, 80), (10, 10, 60, 60)]),  # largest first
+    ((512, 512), [(0, 0, 20, 20)]),  # 20 px of 512 are found in squares
+    ((512, 512), [(245, 130, 20, 20)]),
+    ((512, 512), [(492, 492, 20, 20)]),
+    ((300, 400), [(180, 130, 40, 40)]),  # across the middle, where squares of a half begin and end
+    ((300, 400), [(0, 100, 40, 40)]),  # cut off by the image itself
+])  # fmt: skip
 def test_faces_are_found(fake, size, boxes):
     landmarks = find_faces(astronaut.marked(size, *boxes))
     assert found_boxes(landmarks, size) == boxes

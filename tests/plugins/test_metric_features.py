@@ -138,13 +138,10 @@ def test_another_model_than_clip_is_refused(tmp_path):
     refused(ValueError, features.clip, clip_folder(tmp_path / "clip", 60), match="1000 tokens.* 60")
 
 
-@pytest.mark.parametrize(
-    ("make", "inputs", "outputs", "value"),
-    [
-        (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
-        (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
-        (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
-    ],
-)
+@pytest.mark.parametrize(("make", "inputs", "outputs", "value"), [
+    (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
+    (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
+    (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
+])  # fmt: skip
 def test_files_of_another_form_are_refused(install, make, inputs, outputs, value):
     refused(ValueError, lambda: make(install(inputs, outputs, means)), match=value)

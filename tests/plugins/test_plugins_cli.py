@@ -77,19 +77,16 @@ def test_info_of_a_folder(here, capsys):
     assert rows["sampler"] == "ddim" and rows["images"].startswith("16x16")
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("-o a.txt", ".txt"),
-        ("-o a.png --width 32768 --height 32", "32768x32"),
-        ("-o photo.png --image photo.png --overwrite", "photo.png"),
-        ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
-        ("-o a.png --preview photo.png --image photo.png --overwrite", "--preview photo.png"),
-        ("-o a.png --sheet photo.png --image photo.png --overwrite", "--sheet photo.png"),
-        ("-o out --image out/seed_0003.png --overwrite", "out"),
-        ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
-    ],
-)
+@pytest.mark.parametrize(("words", "value"), [
+    ("-o a.txt", ".txt"),
+    ("-o a.png --width 32768 --height 32", "32768x32"),
+    ("-o photo.png --image photo.png --overwrite", "photo.png"),
+    ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
+    ("-o a.png --preview photo.png --image photo.png --overwrite", "--preview photo.png"),
+    ("-o a.png --sheet photo.png --image photo.png --overwrite", "--sheet photo.png"),
+    ("-o out --image out/seed_0003.png --overwrite", "out"),
+    ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
+])  # fmt: skip
 def test_mistakes_leave_all_as_it_was(here, capsys, words, value):
     for name in ("photo.png", "out/seed_0003.png"):
         write_image(name, np.zeros((32, 32, 3), np.float32))

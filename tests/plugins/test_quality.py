@@ -80,16 +80,13 @@ def test_files_of_statistics(tmp_path):
     assert theirs.count is None and frechet_distance(ours, theirs) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("nowhere.npz", lambda path: None),
-        ("other.npz", lambda path: np.savez(path, mu=np.zeros(3))),
-        ("shape.npz", lambda path: np.savez(path, mu=np.zeros(3), sigma=np.zeros((2, 2)))),
-        ("pickle.npz", lambda path: np.savez(path, mu=np.array([{}], object), sigma=np.zeros((1, 1)))),
-        ("array.npy", lambda path: np.save(path, np.zeros(3))),
-    ],
-)
+@pytest.mark.parametrize(("name", "write"), [
+    ("nowhere.npz", lambda path: None),
+    ("other.npz", lambda path: np.savez(path, mu=np.zeros(3))),
+    ("shape.npz", lambda path: np.savez(path, mu=np.zeros(3), sigma=np.zeros((2, 2)))),
+    ("pickle.npz", lambda path: np.savez(path, mu=np.array([{}], object), sigma=np.zeros((1, 1)))),
+    ("array.npy", lambda path: np.save(path, np.zeros(3))),
+])  # fmt: skip
 def test_files_without_statistics_are_refused(tmp_path, name, write):
     write(tmp_path / name)
     refused((ValueError, OSError), Statistics.load, tmp_path / name, match=name)

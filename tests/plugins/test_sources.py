@@ -159,20 +159,17 @@ def test_other_fields_of_a_list_are_no_conditions(tmp_path):
     refused(FileNotFoundError, len, open_source(tmp_path / "mine.jsonl"), match=r"c\.png")
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "value"),
-    [
-        ("{", ValueError, "JSON"),
-        ('["a.png"]', ValueError, "JSON"),
-        ('{"caption": "a"}', ValueError, "image, file_name"),
-        ('{"image": 3}', ValueError, "3"),
-        ('{"image": "a.png", "caption": 3}', ValueError, "caption is 3"),
-        ('{"image": "a.png", "caption": ["a", 3]}', ValueError, "['a', 3]"),
-        ('{"image": "a.png", "conditions": ["a.png"]}', ValueError, "conditions is"),
-        ('{"image": "b.png"}', FileNotFoundError, "b.png"),
-        ('{"image": "a.png", "conditions": {"canny": "c.png"}}', FileNotFoundError, "c.png"),
-    ],
-)
+@pytest.mark.parametrize(("line", "kind", "value"), [
+    ("{", ValueError, "JSON"),
+    ('["a.png"]', ValueError, "JSON"),
+    ('{"caption": "a"}', ValueError, "image, file_name"),
+    ('{"image": 3}', ValueError, "3"),
+    ('{"image": "a.png", "caption": 3}', ValueError, "caption is 3"),
+    ('{"image": "a.png", "caption": ["a", 3]}', ValueError, "['a', 3]"),
+    ('{"image": "a.png", "conditions": ["a.png"]}', ValueError, "conditions is"),
+    ('{"image": "b.png"}', FileNotFoundError, "b.png"),
+    ('{"image": "a.png", "conditions": {"canny": "c.png"}}', FileNotFoundError, "c.png"),
+])  # fmt: skip
 def test_a_wrong_line_is_named_by_its_number(line, kind, value, tmp_path):
     write(tmp_path / "a.png", image_of(0))
     (tmp_path / "mine.jsonl").write_text(f'{{"image": "a.png"}}\n\n{line}\n')
@@ -291,15 +288,12 @@ def test_tfds_errors_are_one_line(prepared):
         refused(kind, len, source, match=value)
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("a.jsonl", b"\n\n"),
-        ("b.jsonl", b'{"image": "\xff"}'),
-        ("a.tar", tar_bytes({"readme.md": b"no image"}, "w")),
-        ("a.csv", b"a,b"),
-    ],
-)
+@pytest.mark.parametrize(("name", "content"), [
+    ("a.jsonl", b"\n\n"),
+    ("b.jsonl", b'{"image": "\xff"}'),
+    ("a.tar", tar_bytes({"readme.md": b"no image"}, "w")),
+    ("a.csv", b"a,b"),
+])  # fmt: skip
 def test_files_that_are_no_source_are_refused(tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
     refused(ValueError, lambda: len(open_source(tmp_path / name)), match=name)

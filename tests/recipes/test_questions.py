@@ -182,16 +182,13 @@ def test_tasks_accept_a_batch():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("data", "split", "least", "most"),
-    [
-        (WORLD, "train", 1025, 1025),
-        (WORLD, "held_out", 230, 230),
-        (WORLD, "newcomers", 25, 25),
-        (PLAIN_COUNTRIES, "held_out", 320, 350),
-        (PLAIN_COUNTRIES, "train", 1150, 1250),
-    ],
-)
+@pytest.mark.parametrize(("data", "split", "least", "most"), [
+    (WORLD, "train", 1025, 1025),
+    (WORLD, "held_out", 230, 230),
+    (WORLD, "newcomers", 25, 25),
+    (PLAIN_COUNTRIES, "held_out", 320, 350),
+    (PLAIN_COUNTRIES, "train", 1150, 1250),
+])  # fmt: skip
 def test_a_split_has_every_question_about_its_subjects(data, split, least, most):
     questions, batch = data.evaluation(split, renderings=1), first(data)
     assert questions.keys() == batch.keys() - {"negatives", "permutation"}
@@ -229,24 +226,21 @@ def test_edited_facts_change_the_answers_and_the_items(data):
     assert COUNTRIES.names([number * 7 + 5]) == [f"capital of Peru (country {number})"]
 
 
-@pytest.mark.parametrize(
-    ("config", "changes", "value"),
-    [
-        *(
-            (config, {name: number}, f"{name} {number}")
-            for config in (WorldConfig, CountriesConfig)
-            for name, number in (("batch_size", 0), ("size", 8))
-        ),
-        (WorldConfig, dict(near=18), "near 18"),
-        (WorldConfig, dict(near=-1), "near -1"),
-        (WorldConfig, dict(newcomers=60), "60 newcomers"),
-        (WorldConfig, dict(batch_size=2000), "2000"),
-        (CountriesConfig, dict(shuffle=2), "shuffle 2"),
-        (CountriesConfig, dict(sources=("graph",)), "graph"),
-        (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
-        (CountriesConfig, dict(invented=0, held_out=200), "200 held out"),
-    ],
-)
+@pytest.mark.parametrize(("config", "changes", "value"), [
+    *(
+        (config, {name: number}, f"{name} {number}")
+        for config in (WorldConfig, CountriesConfig)
+        for name, number in (("batch_size", 0), ("size", 8))
+    ),
+    (WorldConfig, dict(near=18), "near 18"),
+    (WorldConfig, dict(near=-1), "near -1"),
+    (WorldConfig, dict(newcomers=60), "60 newcomers"),
+    (WorldConfig, dict(batch_size=2000), "2000"),
+    (CountriesConfig, dict(shuffle=2), "shuffle 2"),
+    (CountriesConfig, dict(sources=("graph",)), "graph"),
+    (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
+    (CountriesConfig, dict(invented=0, held_out=200), "200 held out"),
+])  # fmt: skip
 def test_refused_values(config, changes, value):
     refused(ValueError, lambda: config(**changes).batches(0), match=value)
     with pytest.raises(ValueError, match=r"'valid'.*train, held_out"):

@@ -273,23 +273,20 @@ def test_keys_keep_modalities_apart(assistant):
     np.testing.assert_allclose(lengths[1], has_text, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (["build", "notes", "--encoder", "nowhere", "-o", "x"], "nowhere"),
-        (["build", "notes", "--encoder", "t5", "-o", "x"], "t5"),
-        (["build", "notes", "--reader", "t5", "-o", "x"], "--reader"),
-        (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
-        (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
-        (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
-        (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
-        (["watch", "webdataset:notes", "--memory", "m"], "'own'"),
-        (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
-        (["search", "m", "a", "--text", "b"], "--text"),
-        (["search", "m"], "text"),
-        (["search", "m", "x" * 400], "shorten"),
-    ],
-)
+@pytest.mark.parametrize(("words", "value"), [
+    (["build", "notes", "--encoder", "nowhere", "-o", "x"], "nowhere"),
+    (["build", "notes", "--encoder", "t5", "-o", "x"], "t5"),
+    (["build", "notes", "--reader", "t5", "-o", "x"], "--reader"),
+    (["build", "notes", "--encoder", "clip", "--weights", "w", "-o", "x"], "--weights"),
+    (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
+    (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
+    (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
+    (["watch", "webdataset:notes", "--memory", "m"], "'own'"),
+    (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
+    (["search", "m", "a", "--text", "b"], "--text"),
+    (["search", "m"], "text"),
+    (["search", "m", "x" * 400], "shorten"),
+])  # fmt: skip
 def test_mistakes_are_one_line(here, capsys, words, value):
     Path("old/notes").mkdir(parents=True)
     assert value in mistake(capsys, *words)

@@ -96,19 +96,16 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
     assert odd < 0.01 < 0.85 < usual and more == pytest.approx(usual, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
-        {"weights": {"score": 1}, "bias": 0},
-        {"weights": {"question": 1}, "bias": 0, "threshold": 0},
-        {"weights": {}, "bias": 0, "threshold": 2},
-        {"weights": [], "bias": 0, "threshold": 0},
-        {"weights": {}, "bias": None, "threshold": 0},
-        {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
-        {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
+    {"weights": {"score": 1}, "bias": 0},
+    {"weights": {"question": 1}, "bias": 0, "threshold": 0},
+    {"weights": {}, "bias": 0, "threshold": 2},
+    {"weights": [], "bias": 0, "threshold": 0},
+    {"weights": {}, "bias": None, "threshold": 0},
+    {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
+    {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},
+])  # fmt: skip
 def test_other_descriptions_of_doubt_are_refused(fields):
     with pytest.raises(ValueError, match="weight"):
         Doubt.from_json(fields)

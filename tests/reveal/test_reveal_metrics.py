@@ -29,16 +29,13 @@ def test_vqa_accuracy_of_the_public_evaluator():
     assert np.mean(each) == pytest.approx(FIXTURE["vqa_accuracy"]["overall"])
 
 
-@pytest.mark.parametrize(
-    ("prediction", "answers", "current", "older"),
-    [
-        ("the dog", ["the dog"] * 9 + ["cat"], 1, 0),  # "dog" is not "the dog", whose article stays
-        ("Yes", ["yes"] * 10, 0, 1),
-        ("red/white", ["red/white"] * 9 + ["red"], 1, 1),
-        ("red/white", ["red/white"] * 10, 1, 0),  # only the prediction is normalised
-        ("yes", ["yes "] * 10, 1, 0),
-    ],
-)
+@pytest.mark.parametrize(("prediction", "answers", "current", "older"), [
+    ("the dog", ["the dog"] * 9 + ["cat"], 1, 0),  # "dog" is not "the dog", whose article stays
+    ("Yes", ["yes"] * 10, 0, 1),
+    ("red/white", ["red/white"] * 9 + ["red"], 1, 1),
+    ("red/white", ["red/white"] * 10, 1, 0),  # only the prediction is normalised
+    ("yes", ["yes "] * 10, 1, 0),
+])  # fmt: skip
 def test_the_older_evaluator(prediction, answers, current, older):
     assert metrics.vqa_accuracy(prediction, answers) == current
     assert metrics.vqa_accuracy(prediction, answers, "older") == older
