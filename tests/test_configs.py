@@ -11,10 +11,12 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from command import mistake
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
+from refusal import refused
 from toy_task import Fit, log_of
 
 import film
@@ -67,15 +69,12 @@ def test_debugging_takes_minutes(experiment):
     assert config.name == f"{Path(experiment).name}_debug" and build(config)["config"].steps <= 100
 
 
-@pytest.mark.parametrize(
-    ("experiment", "model", "preset"),
-    [
-        ("diffusion_small_start", "plugins/sd15", UNetConfig.sd15()),
-        ("diffusion_small_start", "plugins/sd21", UNetConfig.sd21()),
-        ("reveal_vqa", "reveal/large", RevealConfig.large(bos=32001, sources=4)),
-        ("reveal_vqa", "reveal/full", RevealConfig.full(bos=32001, sources=4)),
-    ],
-)
+@pytest.mark.parametrize(("experiment", "model", "preset"), [
+    ("diffusion_small_start", "plugins/sd15", UNetConfig.sd15()),
+    ("diffusion_small_start", "plugins/sd21", UNetConfig.sd21()),
+    ("reveal_vqa", "reveal/large", RevealConfig.large(bos=32001, sources=4)),
+    ("reveal_vqa", "reveal/full", RevealConfig.full(bos=32001, sources=4)),
+])  # fmt: skip
 def test_published_sizes_are_choices_of_the_model_group(experiment, model, preset):
     task = build(composed(f"experiment={experiment}", f"model={model}"))["task"]
     assert preset in (getattr(task, "unet", None), getattr(task, "network", None))
@@ -151,11 +150,7 @@ def toy_run(tmp_path, monkeypatch, toy_config):
 
 
 def refusal(capsys, config: DictConfig, command=train_from_config) -> str:
-    with pytest.raises(SystemExit) as stop:
-        command(config)
-    line = capsys.readouterr().err
-    assert stop.value.code == 2 and line.count("\n") == 1
-    return line
+    return mistake(capsys, command, config)
 
 
 def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
@@ -177,7 +172,9 @@ def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
     with open_dict(without):
         del without.optim["ema"]
     assert "optim.ema" in refusal(capsys, without)
-    assert "trainer.steps" in refusal(capsys, toy_run(trainer__steps=6))  # a cosine of another length
+    assert "trainer.steps" in mistake(
+        capsys, train_from_config, toy_run(trainer__steps=6)
+    )  # a cosine of another length
     assert [(folder / name).read_bytes() for name in ("weights.safetensors", "metrics.jsonl")] == before
     train_from_config(toy_run(data__threads=2, task__image_summaries=["a"]))  # no weight depends on these
 
@@ -185,8 +182,7 @@ def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
 def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
     """The averaged weights of the newest checkpoint, which is kept; also without the devices of the run."""
     folder = Path("runs/toy")
-    with pytest.raises(FileNotFoundError, match=r"config\.yaml"):
-        export(folder)
+    refused(FileNotFoundError, export, folder, match=r"config\.yaml")
     train_from_config(toy_run(optim__ema=0.5))
     before = (folder / "weights.safetensors").rename("before.json").read_text()
     with pytest.raises(ValueError, match=r"toy_task"):  # the folder may be somebody else's
@@ -196,8 +192,7 @@ def test_weights_are_exported_from_a_run_that_goes_on(toy_run):
     assert OmegaConf.load(path).trainer.fsdp == 64
     assert json.loads(export(folder, ("toy_task",)).read_text()) == json.loads(before)
     shutil.rmtree(folder / "checkpoints")
-    with pytest.raises(FileNotFoundError, match="step 2"):
-        export(folder, ("toy_task",))
+    refused(FileNotFoundError, export, folder, ("toy_task",), match="step 2")
 
 
 def test_two_programs_do_not_train_in_one_folder(toy_run, capsys):
@@ -206,14 +201,11 @@ def test_two_programs_do_not_train_in_one_folder(toy_run, capsys):
     assert sorted(path.name for path in Path("runs/toy").iterdir()) == [".lock"]
 
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (TypeError("a bug"), "a bug"),
-        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
-        (MemoryError(), "trainer.accumulate"),
-    ],
-)
+@pytest.mark.parametrize(("error", "text"), [
+    (TypeError("a bug"), "a bug"),
+    (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 99 bytes."), "trainer.accumulate"),
+    (MemoryError(), "trainer.accumulate"),
+])  # fmt: skip
 def test_a_crash_leaves_its_traceback(toy_run, capsys, monkeypatch, error, text):
     def crash(*_):
         raise error
@@ -232,12 +224,16 @@ def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run, capsy
     train_from_config(toy_run(**later))
     shutil.copytree("runs/before", "copy")
     moved = later | {"task__start_from": start.replace("runs/before", "copy")}
-    assert "task.start_from" in refusal(capsys, toy_run(**moved))  # perhaps other weights of that name
+    assert "task.start_from" in mistake(
+        capsys, train_from_config, toy_run(**moved)
+    )  # perhaps other weights of that name
     shutil.rmtree("runs/before")
     train_from_config(toy_run(**later, trainer__steps=6))
     assert json.loads(Path("runs/after/weights.safetensors").read_text())["steps"] == 6
     Path("copy/weights.safetensors").rename("copy/others.safetensors")
-    assert "task.start_from" in refusal(capsys, toy_run(**moved | {"task__start_from": "copy/others.safetensors"}))
+    assert "task.start_from" in mistake(
+        capsys, train_from_config, toy_run(**moved | {"task__start_from": "copy/others.safetensors"})
+    )
     Path("copy/others.safetensors").rename("copy/weights.safetensors")
     train_from_config(toy_run(**moved, trainer__steps=6))
     assert OmegaConf.load("runs/after/config.yaml").task.start_from == moved["task__start_from"]
@@ -250,7 +246,9 @@ def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monk
     with monkeypatch.context() as patched:
         patched.setattr(Fit, "pictures", None)
         # after the checkpoint of step 2
-        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000, trainer__picture_every=2))
+        assert "None" in mistake(
+            capsys, train_from_config, toy_run(**cooled, trainer__steps=1000, trainer__picture_every=2)
+        )
     assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=3))
     train_from_config(toy_run(**cooled, trainer__steps=5))
     planned, ended = (json.loads(Path(f"runs/{name}/weights.safetensors").read_text()) for name in ("planned", "toy"))

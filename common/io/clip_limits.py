@@ -1,15 +1,8 @@
 """Formats of clips and their limits, checked from a name and a few numbers before any frame is computed.
 
-| output | codecs (the first is the default) | bits | sound | limit |
-| --- | --- | --- | --- | --- |
-| .mp4 | h264, hevc, av1, vp9 | 8, 10 | nearly all codecs | pixels a side: see CODECS |
-| .mov | h264, hevc | 8, 10 | nearly all codecs | same |
-| .mkv | h264, hevc, av1, vp9 | 8, 10 | all codecs | same |
-| .webm | vp9; av1 for 10 bits | 8, 10 | Opus, Vorbis | same |
-| .gif | | 8, of 256 colours | none | 65,535 pixels a side; all frames in memory |
-| .webp | | 8 | none | 16,383 pixels a side |
-| .apng | | 8, 16 | none | none |
-| a folder of PNGs | | 8, 16 | none | free space on the disk |
+docs/video.md has the table of formats, their codecs, bits and sound. A side has at most 65,535 pixels in a .gif, all of
+whose frames are in memory, 16,383 in a .webp, and in a movie those of CODECS; a folder of PNGs needs its space on the
+disk.
 
 Frame rates are exact fractions: 29.97 means 30000/1001.
 """

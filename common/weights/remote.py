@@ -1,16 +1,7 @@
 """Weights by address: wherever a program takes a path, it takes an address too.
 
-| address | gives |
-| --- | --- |
-| `hf:OWNER/NAME` | the folder of a repository of the Hugging Face hub, with the files that are needed |
-| `hf:OWNER/NAME/FILE` | one file of it |
-| `hf:OWNER/NAME/FOLDER/` | one folder of it, with the files that are needed |
-| `https://HOST/FILE` | the file; by `http://` from this machine alone, or with a digest |
-
-`@REVISION` at the end of the first three chooses a branch, tag or commit; `#sha256=DIGEST` at the end of the last, or
-of `hf:.../FILE`, refuses any other content. A download shows its progress, is resumed if it breaks off (of the hub),
-and is kept: the next run reads the disk, and works without a network where a revision or file is there already.
-`HF_HUB_OFFLINE=1`, `HF_TOKEN`, `HF_HOME` and `HF_ENDPOINT` are those of `huggingface_hub`.
+`hf:OWNER/NAME`, or a file or folder/ in it, with @REVISION; `https://HOST/FILE`, with #sha256=DIGEST. What each gives,
+how long it is kept and which variables count: docs/published-weights.md.
 
 *Needed* are (`needed_files`) configs, vocabularies and safetensors, of each network in one precision; not pickles, the
 formats of other frameworks, pictures, or single-file checkpoints beside the same networks in folders.

@@ -5,15 +5,8 @@
     source = open_source("my/pictures")
     source[0].image, source[0].captions, source[0].conditions["canny"].decode()     # read when accessed
 
-| path                                   | layout                                                                     |
-| -------------------------------------- | -------------------------------------------------------------------------- |
-| a folder                               | images/1.jpg, captions/1.txt, conditions/canny/1.png   (`folder_source`)   |
-| a folder of images                     | 1.jpg, 1.txt beside it                                 (`folder_source`)   |
-| x.jsonl                                | {"image", "caption", "conditions": {"canny": path}}    (`jsonl_source`)    |
-| metadata.jsonl, or its folder          | {"file_name", "text", "conditioning_image_file_name"}  (`jsonl_source`)    |
-| prompt.json, or its folder             | {"source", "target", "prompt"}, of fill50k             (`jsonl_source`)    |
-| x.tar, a folder of them, x-{00..99}.tar | 1.jpg, 1.txt or 1.json, 1.canny.png             (`webdataset_source`) |
-| tfds:NAME, a folder that tfds prepared | features by name                                       (`tfds_source`)     |
+A path is a folder (`folder_source`), a .jsonl or prompt.json (`jsonl_source`), tars (`webdataset_source`) or tfds:NAME
+(`tfds_source`); docs/own-pictures.md has the table of layouts.
 
 `own_batches` makes batches of a source; `captioned_batches` of the prepared folders of the shipped weights.
 """
@@ -34,7 +27,7 @@ TFDS = "tfds:"  # before the name of a dataset
 
 
 def open_source(path: str | Path, split: str | None = None) -> Source:
-    """The source of a path in the table above; little is read before its first use.
+    """The source of a path in one of these layouts; little is read before its first use.
 
     `split` is one of a tfds dataset (default: train), else the name of a folder in `path`. Raises FileNotFoundError for
     a missing path, ValueError for an unknown layout.

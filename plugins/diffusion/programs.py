@@ -3,14 +3,9 @@
     program = unet_program(pipeline.unet, 64, 64, features=True)
     prediction = program.function(latents=x, timestep=t, context=states, feature_0=..., feature_1=...)
 
-| program | inputs | output |
-| --- | --- | --- |
-| UNet | `latents` b h w c, `timestep`, `context` b n d, and what else it reads (below) | `prediction` |
-| decoder | `latents`, scaled as the UNet has them | `image` in [0, 1] |
-| text encoder | `tokens` b n, ids of the base's tokenizer | `context` |
-
-What else: `feature_0`, ... of a plugin, SDXL's `pooled` and `sizes`, an LCM's `guidance`. Sampling stays with the
-caller: `plugins.diffusion.samplers` computes its numbers beforehand.
+docs/portable.md has the table of their inputs and outputs. Beside latents, timestep and context a UNet may read
+features of a plugin, SDXL's `pooled` and `sizes`, an LCM's `guidance`. Sampling stays with the caller:
+`plugins.diffusion.samplers` computes its numbers beforehand.
 """
 
 from __future__ import annotations

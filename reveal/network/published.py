@@ -2,12 +2,7 @@
 
     params = assemble(config, read_t5("flan-t5-base"), read_vit("siglip-base-patch16-224"), seed=0)
 
-| source | formats |
-| --- | --- |
-| T5 1.1, FLAN-T5 | a folder of transformers' (safetensors or .bin); a checkpoint of t5x |
-| ViT | a folder of transformers'; big_vision's .npz |
-| CLIP, SigLIP | a folder of transformers', of which the vision tower is read |
-| REVEAL | a checkpoint of scenic's `knowledge_visual_language`, with or without a source gate |
+docs/reveal.md, "From published weights", has the table of sources and formats.
 
 Each is held to the three checks of `common/weights/porting.py` on its own: `read_t5` fills a whole T5 (`t5_model.py`),
 `read_vit` a whole `Vit` but its head (`published_vit.py`). Then tensors only move. The text encoder has T5's lower

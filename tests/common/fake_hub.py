@@ -9,6 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from huggingface_hub import constants
+
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -85,8 +87,14 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def hub(root: Path) -> Iterator[Hub]:
-    server = Hub(root)
+def hub(folder: Path, monkeypatch) -> Iterator[Hub]:
+    """The hub of this process; its repositories and the process' caches are below `folder`."""
+    server = Hub(folder / "repositories")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    address = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    values = {"HF_HUB_CACHE": str(folder / "hub"), "ENDPOINT": server.address, "HUGGINGFACE_CO_URL_TEMPLATE": address}
+    for name, value in values.items():
+        monkeypatch.setattr(constants, name, value)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server

@@ -73,25 +73,22 @@ def test_refusals_of_terms():
     assert "'vgg'" in refused(ValueError, objectives.Vgg(), scope())  # a network that is not loaded
 
 
-@pytest.mark.parametrize(
-    ("schedule", "expected"),
-    [
-        ([[100, 2.0], [200, 4.0], [300, 1.0]], {0: 2, 100: 2, 150: 3, 200: 4, 250: 2.5, 300: 1, 10**6: 1}),
-        # TensorFlow's PiecewiseConstantDecay([1500000, 2000000], [1.0, 0.25, 0.0]), as in the reference's losses
-        (
-            {"kind": "step", "corners": [[0, 1.0], [1_500_000, 0.25], [2_000_000, 0.0]]},
-            {0: 1, 1: 1, 1_499_999: 1, 1_500_000: 1, 1_500_001: 0.25, 2_000_000: 0.25, 2_000_001: 0},
-        ),
-        # exact where float32 has no such step
-        *[
-            ({"kind": "step", "corners": [[0, 1.0], [at, 0.5]]}, {at - 1: 1, at: 1, at + 1: 0.5, 2**31 - 1: 0.5})
-            for at in (2**24 + 1, 2**31 - 8)
-        ],
-        ([[2**30 + 3, 0.0], [2**30 + 7, 8.0]], {2**30 + i: max(0, min(8, 2 * i - 6)) for i in range(2, 9)}),
-        ([[0, 1.0], [2**31 - 1, 3.0]], {0: 1, 2**30: 2, 2**31 - 1: 3}),
-        *[(value, {0: 3, 7: 3, 10**9: 3}) for value in (3, 3.0, [[7, 3.0]], Schedule([[5, 3.0]]))],
+@pytest.mark.parametrize(("schedule", "expected"), [
+    ([[100, 2.0], [200, 4.0], [300, 1.0]], {0: 2, 100: 2, 150: 3, 200: 4, 250: 2.5, 300: 1, 10**6: 1}),
+    # TensorFlow's PiecewiseConstantDecay([1500000, 2000000], [1.0, 0.25, 0.0]), as in the reference's losses
+    (
+        {"kind": "step", "corners": [[0, 1.0], [1_500_000, 0.25], [2_000_000, 0.0]]},
+        {0: 1, 1: 1, 1_499_999: 1, 1_500_000: 1, 1_500_001: 0.25, 2_000_000: 0.25, 2_000_001: 0},
+    ),
+    # exact where float32 has no such step
+    *[
+        ({"kind": "step", "corners": [[0, 1.0], [at, 0.5]]}, {at - 1: 1, at: 1, at + 1: 0.5, 2**31 - 1: 0.5})
+        for at in (2**24 + 1, 2**31 - 8)
     ],
-)
+    ([[2**30 + 3, 0.0], [2**30 + 7, 8.0]], {2**30 + i: max(0, min(8, 2 * i - 6)) for i in range(2, 9)}),
+    ([[0, 1.0], [2**31 - 1, 3.0]], {0: 1, 2**30: 2, 2**31 - 1: 3}),
+    *[(value, {0: 3, 7: 3, 10**9: 3}) for value in (3, 3.0, [[7, 3.0]], Schedule([[5, 3.0]]))],
+])  # fmt: skip
 def test_schedules(schedule, expected):
     traced = jax.jit(as_schedule(schedule))
     assert [float(traced(jnp.int32(step))) for step in expected] == pytest.approx(list(expected.values()))

@@ -173,15 +173,12 @@ def test_decay_takes_lr_times_its_part_of_kernels_only(name):
         np.testing.assert_allclose(flat(moved)[path], expected, rtol=1e-6, err_msg=path)
 
 
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        ({"multipliers": [["nosuch/", 0.5]]}, r"'nosuch/'.* encoder/convs/0/bias"),
-        ({"no_decay": ["gamma"]}, "no_decay: 'gamma'"),
-        ({"multipliers": [[".*", 0.5], ["^head", 0.1]]}, r"'\^head'"),
-        ({"multipliers": [[".*", 0]]}, r"optim\.multipliers"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "value"), [
+    ({"multipliers": [["nosuch/", 0.5]]}, r"'nosuch/'.* encoder/convs/0/bias"),
+    ({"no_decay": ["gamma"]}, "no_decay: 'gamma'"),
+    ({"multipliers": [[".*", 0.5], ["^head", 0.1]]}, r"'\^head'"),
+    ({"multipliers": [[".*", 0]]}, r"optim\.multipliers"),
+])  # fmt: skip
 def test_expressions_that_decide_nothing_are_refused(fields, value):
     tx = make_optimizer(OptimConfig("adamw", **fields), 10)
     assert re.search(value, refused(ValueError, tx.init, network()[0]))
@@ -212,22 +209,19 @@ def test_muon_moves_all_directions_alike_and_leaves_biases_to_adam():
     assert step.min() == pytest.approx(step.max(), rel=0.01) and 0.5 < step.max() / (0.05 * 0.1) < 2
 
 
-@pytest.mark.parametrize(
-    ("fields", "values"),
-    [
-        ({}, {0: 0.1, 50: 0.1, 10**7: 0.1}),
-        ({"warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 60: 0.1}),
-        ({"schedule": "staircase"}, {0: 0.1, 749_999: 0.1, 750_000: 0.0464158, 2_250_000: 0.01}),  # FILM's
-        ({"schedule": "staircase", "decay_every": 10, "decay_rate": 0.5}, {0: 0.1, 9: 0.1, 10: 0.05, 20: 0.025}),
-        ({"schedule": "cosine", "final_lr": 0.1}, {0: 0.1, 50: 0.055, 100: 0.01, 200: 0.01}),
-        ({"schedule": "cosine", "warmup": 20}, {10: 0.05, 20: 0.1, 60: 0.05, 100: 0.0}),
-        ({"schedule": "linear", "final_lr": 0.5}, {0: 0.1, 50: 0.075, 100: 0.05, 200: 0.05}),
-        ({"schedule": "rsqrt", "timescale": 30, "warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 100: 0.05}),
-        ({"schedule": "rsqrt", "timescale": 25, "warmup": 25}, {25: 0.1, 64: 0.0625, 100: 0.05}),  # T5: sqrt(25 / step)
-        ({"schedule": "rsqrt", "timescale": 20, "cooldown": 50}, {0: 0.1, 50: 0.1 / 3.5**0.5, 60: 0.04, 100: 0.0}),
-        ({"warmup": 50, "cooldown": 50}, {25: 0.05, 50: 0.1, 75: 0.05, 100: 0.0, 150: 0.0}),
-    ],
-)
+@pytest.mark.parametrize(("fields", "values"), [
+    ({}, {0: 0.1, 50: 0.1, 10**7: 0.1}),
+    ({"warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 60: 0.1}),
+    ({"schedule": "staircase"}, {0: 0.1, 749_999: 0.1, 750_000: 0.0464158, 2_250_000: 0.01}),  # FILM's
+    ({"schedule": "staircase", "decay_every": 10, "decay_rate": 0.5}, {0: 0.1, 9: 0.1, 10: 0.05, 20: 0.025}),
+    ({"schedule": "cosine", "final_lr": 0.1}, {0: 0.1, 50: 0.055, 100: 0.01, 200: 0.01}),
+    ({"schedule": "cosine", "warmup": 20}, {10: 0.05, 20: 0.1, 60: 0.05, 100: 0.0}),
+    ({"schedule": "linear", "final_lr": 0.5}, {0: 0.1, 50: 0.075, 100: 0.05, 200: 0.05}),
+    ({"schedule": "rsqrt", "timescale": 30, "warmup": 10}, {0: 0.0, 5: 0.05, 10: 0.1, 100: 0.05}),
+    ({"schedule": "rsqrt", "timescale": 25, "warmup": 25}, {25: 0.1, 64: 0.0625, 100: 0.05}),  # T5: sqrt(25 / step)
+    ({"schedule": "rsqrt", "timescale": 20, "cooldown": 50}, {0: 0.1, 50: 0.1 / 3.5**0.5, 60: 0.04, 100: 0.0}),
+    ({"warmup": 50, "cooldown": 50}, {25: 0.05, 50: 0.1, 75: 0.05, 100: 0.0, 150: 0.0}),
+])  # fmt: skip
 def test_learning_rates(fields, values):
     schedule = make_schedule(OptimConfig(lr=0.1, **fields), 100)
     for step, value in values.items():

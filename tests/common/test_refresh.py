@@ -47,8 +47,7 @@ def wait_for_refresh() -> None:
 
 @pytest.mark.parametrize("lag", [None, 0, 3])
 def test_an_error_of_a_refresh_ends_the_run(tmp_path, lag):
-    with pytest.raises(RuntimeError):
-        run(tmp_path, follow(lag=lag, before=at(1, crash)), Line(hook=at(7, wait_for_refresh)))
+    refused(RuntimeError, run, tmp_path, follow(lag=lag, before=at(1, crash)), Line(hook=at(7, wait_for_refresh)))
     assert log_of(tmp_path)[-1]["step"] < 10
 
 
@@ -192,8 +191,7 @@ def test_no_checkpoint_waits_for_a_refresh(tmp_path, straight, monkeypatch, capl
 def test_a_run_that_ends_during_a_refresh_resumes(tmp_path, straight, error, step, action):
     """The refresh of step 5 may be under way at the checkpoint of step 6; that of step 10 is when batch 12 fails."""
     folder, weights, _ = straight[3]
-    with pytest.raises(error):
-        run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6)
+    refused(error, lambda: run(tmp_path, follow(), Line(hook=at(step, action)), checkpoint_every=6))
     assert run(tmp_path, follow(), checkpoint_every=6) == weights
     assert log_of(tmp_path) == log_of(folder)
 
@@ -230,14 +228,11 @@ def test_a_refresh_in_parts_is_cancelled_at_the_end_of_the_run(tmp_path):
     assert not refresh_threads() and time.perf_counter() - clock < refresh.PATIENCE
 
 
-@pytest.mark.parametrize(
-    "results",
-    [
-        [{"kernel": np.zeros((1, 2))}, {"kernel": np.zeros((2, 2))}],  # shapes that change
-        [np.ones(3)],
-        [{"a": (np.ones(3),)}],
-    ],
-)
+@pytest.mark.parametrize("results", [
+    [{"kernel": np.zeros((1, 2))}, {"kernel": np.zeros((2, 2))}],  # shapes that change
+    [np.ones(3)],
+    [{"a": (np.ones(3),)}],
+])  # fmt: skip
 def test_arrays_come_as_dicts_of_constant_shapes(tmp_path, results):
     class Odd(Follow):
         def refresh_arrays(self, params, frozen, check_cancelled=None):

@@ -33,13 +33,7 @@ DIFFUSERS = [
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with hub(tmp_path / "repositories") as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.address)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.address + "/{repo_id}/resolve/{revision}/{filename}"
-        )
+    with hub(tmp_path, monkeypatch) as running:
         for name in DIFFUSERS:
             path = running.root / "who" / "diffusion" / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -51,14 +45,11 @@ def below(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-@pytest.mark.parametrize(
-    ("variant", "pickles", "unet", "text"),
-    [
-        (None, False, "", "model.fp16.safetensors"),
-        ("fp16", False, ".fp16", "model.fp16.safetensors"),
-        (None, True, "", "model.fp16.safetensors"),
-    ],
-)
+@pytest.mark.parametrize(("variant", "pickles", "unet", "text"), [
+    (None, False, "", "model.fp16.safetensors"),
+    ("fp16", False, ".fp16", "model.fp16.safetensors"),
+    (None, True, "", "model.fp16.safetensors"),
+])  # fmt: skip
 def test_one_precision_and_no_pickle_is_needed(variant, pickles, unet, text):
     needed = needed_files(DIFFUSERS, variant, pickles)
     assert [name for name in needed if name.endswith(("safetensors", ".bin"))] == [
@@ -154,18 +145,15 @@ def test_what_was_fetched_is_listed_with_its_address_and_licence(server):
     assert [row.name for row in at_hand.cached("film")] == [address, "hf:who/diffusion@v1"]
 
 
-@pytest.mark.parametrize(
-    ("address", "kind", "value"),
-    [
-        ("hf:diffusion", ValueError, "OWNER/NAME"),
-        ("hf:who/diffusion#sha256=abc", ValueError, "64"),
-        ("hf:who/nothing", FileNotFoundError, "hf:who/nothing"),
-        ("hf:who/diffusion@v7", FileNotFoundError, "v7"),
-        ("hf:who/diffusion/none.bin", FileNotFoundError, "none.bin"),
-        ("hf:who/licensed", PermissionError, "HF_TOKEN"),
-        ("{server}/who/nothing.bin", ConnectionError, "404"),
-    ],
-)
+@pytest.mark.parametrize(("address", "kind", "value"), [
+    ("hf:diffusion", ValueError, "OWNER/NAME"),
+    ("hf:who/diffusion#sha256=abc", ValueError, "64"),
+    ("hf:who/nothing", FileNotFoundError, "hf:who/nothing"),
+    ("hf:who/diffusion@v7", FileNotFoundError, "v7"),
+    ("hf:who/diffusion/none.bin", FileNotFoundError, "none.bin"),
+    ("hf:who/licensed", PermissionError, "HF_TOKEN"),
+    ("{server}/who/nothing.bin", ConnectionError, "404"),
+])  # fmt: skip
 def test_addresses_without_weights(server, address, kind, value):
     (server.root / "who" / "licensed").mkdir()
     server.gated.add("who/licensed")

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-import pytest
+from refusal import refused
 
 from common.weights.shipped import Shipped
 
@@ -20,5 +20,4 @@ def test_a_users_folder_comes_before_a_shipped_one_of_its_name(tmp_path, monkeyp
     assert shipped.find("edges") == Path("edges") and shipped.find() == folder / "edges"
     assert shipped.find(folder / "other") == folder / "other"
     for name, error, value in (("nowhere", FileNotFoundError, "nowhere.*edges, lines"), ("", ValueError, "''")):
-        with pytest.raises(error, match=value):
-            shipped.find(name)
+        refused(error, shipped.find, name, match=value)

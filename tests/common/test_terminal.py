@@ -12,19 +12,18 @@ from typing import Literal
 import jax
 import pytest
 import tyro
+from command import mistake
+from refusal import refused
 
 from common import terminal
 
 STRANGE = "größe \u3000日本 \x1b[2J \udcff \t."
 
 
-@pytest.mark.parametrize(
-    ("encoding", "shown"),
-    [
-        ("utf-8", "größe \u3000日本 \\x1b[2J \\udcff \\t.\n"),
-        ("ascii", "gr\\xf6\\xdfe \\u3000\\u65e5\\u672c \\x1b[2J \\udcff \\t.\n"),
-    ],
-)
+@pytest.mark.parametrize(("encoding", "shown"), [
+    ("utf-8", "größe \u3000日本 \\x1b[2J \\udcff \\t.\n"),
+    ("ascii", "gr\\xf6\\xdfe \\u3000\\u65e5\\u672c \\x1b[2J \\udcff \\t.\n"),
+])  # fmt: skip
 def test_any_text_is_shown(monkeypatch, encoding, shown):
     stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, newline="")
     monkeypatch.setattr(sys, "stdout", stream)
@@ -53,21 +52,16 @@ class Move:
     """Past the wall."""
 
 
-@pytest.mark.parametrize(
-    ("words", "values"),
-    [
-        ([], ["TARGET"]),
-        (["home", "--stops", "3"], ["--stops", "--steps"]),
-        (["home", "--steps", "many"], ["--steps", "'many'"]),
-        (["home", "--steps"], ["--steps"]),
-        (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
-    ],
-)
+@pytest.mark.parametrize(("words", "values"), [
+    ([], ["TARGET"]),
+    (["home", "--stops", "3"], ["--stops", "--steps"]),
+    (["home", "--steps", "many"], ["--steps", "'many'"]),
+    (["home", "--steps"], ["--steps"]),
+    (["home", "--way", "through"], ["--way", "'through'", "'under'"]),
+])  # fmt: skip
 def test_a_mistake_is_a_line_that_leads_to_the_help(capsys, words, values):
-    with pytest.raises(SystemExit) as stop:
-        terminal.parse(Move, words, "things move", None, {})
-    (line,) = capsys.readouterr().err.splitlines()
-    assert stop.value.code == 2 and line.startswith("things: ") and "`things move --help`" in line
+    line = mistake(capsys, lambda words: terminal.parse(Move, words, "things move", None, {}), words)
+    assert line.startswith("things: ") and "`things move --help`" in line
     assert [value for value in values if value not in line] == []
     assert "──" not in line and "How many" not in line
 
@@ -77,8 +71,7 @@ def test_a_closed_pipe_is_reported_once(monkeypatch):
     os.close(reader)
     with os.fdopen(writer, "w") as closed:
         monkeypatch.setattr(sys, "stdout", closed)
-        with pytest.raises(BrokenPipeError):
-            terminal.say("hello")
+        refused(BrokenPipeError, terminal.say, "hello")
         terminal.say("no error: closing `closed` must not fail either")
 
 
@@ -137,6 +130,5 @@ def test_other_errors_of_jax_keep_their_traceback():
 
 def test_a_small_program_that_is_stopped_is_one_line(capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", ["prog"])
-    with pytest.raises(SystemExit, match="130"):
-        terminal.program(lambda: signal.raise_signal(signal.SIGINT))
+    refused(SystemExit, lambda: terminal.program(lambda: signal.raise_signal(signal.SIGINT)), match="130")
     assert capsys.readouterr().err.count("\n") == 1

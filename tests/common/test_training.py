@@ -90,16 +90,13 @@ def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
     assert distances[0] < distances[1]
 
 
-@pytest.mark.parametrize(
-    ("error", "first"),
-    [
-        (None, dict(steps=10)),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
-        (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
-        (RuntimeError, dict(data=Line(hook=at(18, crash)))),
-    ],
-)
+@pytest.mark.parametrize(("error", "first"), [
+    (None, dict(steps=10)),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
+    (RuntimeError, dict(data=Line(hook=at(18, crash)))),
+])  # fmt: skip
 def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straight, error, first):
     """After a shorter run, signals between two checkpoints and two log lines, one that is repeated, and a crash."""
     handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -128,9 +125,8 @@ def test_the_speed_is_that_of_the_steps(tmp_path, monkeypatch):
 def test_a_signal_during_the_pictures_is_not_lost(tmp_path):
     """It comes after step 12 has read the request: the run may stop later, but must have saved that step."""
     task = Fit(while_drawing=partial(signal.raise_signal, signal.SIGTERM))
-    with pytest.raises(KeyboardInterrupt) as stop:
-        run(tmp_path, task=task, picture_every=12, checkpoint_every=100)
-    assert f"step {max(map(int, checkpoints_of(tmp_path)))};" in str(stop.value)
+    message = refused(KeyboardInterrupt, run, tmp_path, task=task, picture_every=12, checkpoint_every=100)
+    assert f"step {max(map(int, checkpoints_of(tmp_path)))};" in message
 
 
 def test_a_finished_run_does_nothing_again(tmp_path):
@@ -154,14 +150,11 @@ def test_old_checkpoints_are_deleted(tmp_path):
     assert checkpoints_of(tmp_path) == {"8", "16", "18", "20"}
 
 
-@pytest.mark.parametrize(
-    ("scores", "highest", "best"),
-    [
-        ((1.0, 5.0, 0.5, 2.0, 3.0), True, 8),
-        ((1.0, 5.0, 0.5, 2.0, 3.0), False, 12),
-        ((1.0, math.nan, 0.5, math.nan, 0.7), True, 4),  # NaN is never the best
-    ],
-)
+@pytest.mark.parametrize(("scores", "highest", "best"), [
+    ((1.0, 5.0, 0.5, 2.0, 3.0), True, 8),
+    ((1.0, 5.0, 0.5, 2.0, 3.0), False, 12),
+    ((1.0, math.nan, 0.5, math.nan, 0.7), True, 4),  # NaN is never the best
+])  # fmt: skip
 def test_the_best_checkpoint_stays_and_is_exported(tmp_path, scores, highest, best):
     evaluation = Distance(scores)
     every = dict(checkpoint_every=4, evaluate_every=4)
@@ -184,12 +177,10 @@ def test_a_run_that_is_to_stop_is_saved_without_its_evaluation(tmp_path):
 
 def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch):
     every = dict(checkpoint_every=4, evaluate_every=4, best="toy/distance")
-    with pytest.raises(IndexError):
-        run(tmp_path, evaluation=Distance((1.0,)), **every)
+    refused(IndexError, lambda: run(tmp_path, evaluation=Distance((1.0,)), **every))
     assert checkpoints_of(tmp_path) == {"4", "8"}
     monkeypatch.setattr(Fit, "export", None)
-    with pytest.raises(TypeError):
-        run(tmp_path, evaluation=Distance((2.0,)), **every)
+    refused(TypeError, lambda: run(tmp_path, evaluation=Distance((2.0,)), **every))
     assert checkpoints_of(tmp_path) == {"4", "8", "12"}
 
 
@@ -258,14 +249,11 @@ def test_no_metric_takes_the_name_of_a_watched_value(tmp_path):
     assert "'loss'" in refused(ValueError, run, tmp_path, task=Silent())
 
 
-@pytest.mark.parametrize(
-    ("stages", "atol"),
-    [
-        ([dict(accumulate=2)], 2e-4),  # the noise of two microbatches differs, a thousandth of the loss
-        ([dict(devices=1)], 1e-5),
-        ([dict(steps=10, devices=2), dict(devices=1)], 1e-5),
-    ],
-)
+@pytest.mark.parametrize(("stages", "atol"), [
+    ([dict(accumulate=2)], 2e-4),  # the noise of two microbatches differs, a thousandth of the loss
+    ([dict(devices=1)], 1e-5),
+    ([dict(steps=10, devices=2), dict(devices=1)], 1e-5),
+])  # fmt: skip
 def test_microbatches_and_devices_do_not_change_the_weights(tmp_path, straight, stages, atol):
     weights = [run(tmp_path, **stage) for stage in stages][-1]
     np.testing.assert_allclose(layer(weights), layer(straight[1]), atol=atol)
@@ -335,14 +323,11 @@ def test_checkpoints_keep_types_and_position(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of reads that orbax gives up
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("data/metadata", lambda data: None),
-        ("state/manifest.ocdbt", lambda data: data[: len(data) // 2]),
-        ("state/d/*", flipped),
-    ],
-)
+@pytest.mark.parametrize(("file", "damage"), [
+    ("data/metadata", lambda data: None),
+    ("state/manifest.ocdbt", lambda data: data[: len(data) // 2]),
+    ("state/d/*", flipped),
+])  # fmt: skip
 def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, file, damage):
     """Deleted, cut short, or with a flipped bit: it is kept aside, beside an earlier one of its step, and the run ends
     in the same weights."""
@@ -360,8 +345,7 @@ def test_a_damaged_checkpoint_falls_back_to_an_older_one(tmp_path, straight, fil
 def test_without_an_older_checkpoint_damage_is_an_error(tmp_path):
     run(tmp_path, steps=10)
     (tmp_path / "checkpoints/10/data/metadata").write_text("{")
-    with pytest.raises(ValueError, match="column"):
-        run(tmp_path)
+    refused(ValueError, run, tmp_path, match="column")
     assert checkpoints_of(tmp_path) == {"10"} and not (tmp_path / "damaged").exists()
 
 

@@ -32,14 +32,11 @@ def picture(height: int, width: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(1).random((1, height, width, 3), np.float32))
 
 
-@pytest.mark.parametrize(
-    ("file", "golden"),
-    [
-        ("vgg16_torchvision.pth", "vgg_torch.npz"),
-        ("vgg19_keras_model.h5", "vgg_keras.npz"),
-        ("vgg19_keras.weights.h5", "vgg_keras.npz"),
-    ],
-)
+@pytest.mark.parametrize(("file", "golden"), [
+    ("vgg16_torchvision.pth", "vgg_torch.npz"),
+    ("vgg19_keras_model.h5", "vgg_keras.npz"),
+    ("vgg19_keras.weights.h5", "vgg_keras.npz"),
+])  # fmt: skip
 def test_activations_equal_those_of_the_program_that_wrote_the_file(narrow, file, golden):
     network = load_vgg(DATA / file, pooling="max")
     assert str(network.depth) in file
@@ -87,8 +84,7 @@ def test_damaged_files_and_other_networks_are_refused(narrow, tmp_path):
     ]:
         with pytest.raises(ValueError, match=value):
             load_vgg(path)
-    with pytest.raises(FileNotFoundError, match=r"none\.mat"):
-        load_vgg(tmp_path / "none.mat")
+    refused(FileNotFoundError, load_vgg, tmp_path / "none.mat", match=r"none\.mat")
 
 
 @pytest.mark.parametrize(("write", "name"), [(matconvnet, "net.mat"), (keras, "old.h5")])
@@ -143,5 +139,4 @@ def test_refusals(narrow):
 
 def test_a_file_that_keeps_the_reader_busy_is_refused():
     """A count that a flipped bit has made large: scipy reads for 9 seconds of the processor without a limit."""
-    with pytest.raises(ValueError, match=r"endless\.mat.*too long"):
-        load_vgg(DATA / "endless.mat")
+    refused(ValueError, load_vgg, DATA / "endless.mat", match=r"endless\.mat.*too long")

@@ -221,18 +221,15 @@ def test_existing_output_needs_overwrite_before_any_frame_is_drawn(tmp_path, nam
     assert len(sorted(path.iterdir()) if path.is_dir() else list(read_frames(path))) == 2
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "value"),
-    [
-        ("a.avi", ValueError, ".avi"),
-        (".mp4", ValueError, ".mp4"),
-        ("sub/.MKV", ValueError, ".MKV"),
-        ("file", NotADirectoryError, "file"),
-        ("file/a.mp4", NotADirectoryError, "file/a.mp4"),
-        ("", FileExistsError, "'file'"),  # foreign files are never replaced
-        ("/proc/a.mp4", OSError, "/proc/a.mp4"),
-    ],
-)
+@pytest.mark.parametrize(("name", "kind", "value"), [
+    ("a.avi", ValueError, ".avi"),
+    (".mp4", ValueError, ".mp4"),
+    ("sub/.MKV", ValueError, ".MKV"),
+    ("file", NotADirectoryError, "file"),
+    ("file/a.mp4", NotADirectoryError, "file/a.mp4"),
+    ("", FileExistsError, "'file'"),  # foreign files are never replaced
+    ("/proc/a.mp4", OSError, "/proc/a.mp4"),
+])  # fmt: skip
 def test_bad_outputs(tmp_path, name, kind, value):
     for foreign in ("file", "photo.png"):
         (tmp_path / foreign).touch()
@@ -290,16 +287,13 @@ def test_sound_that_cannot_be_kept_is_refused_before_a_frame_is_drawn(tmp_path):
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-@pytest.mark.parametrize(
-    ("name", "encoding", "codec", "pixels"),
-    [
-        ("a.mp4", Encoding("hevc", bits=10), "hevc", "yuv420p10le"),
-        ("a.mov", Encoding("h264", bits=10, chroma="444"), "h264", "yuv444p10le"),
-        ("a.webm", Encoding(bits=10), "av1", "yuv420p10le"),
-        ("a.webm", Encoding(), "vp9", "yuv420p"),
-        ("a.mkv", Encoding("hevc", chroma="444"), "hevc", "yuv444p"),
-    ],
-)
+@pytest.mark.parametrize(("name", "encoding", "codec", "pixels"), [
+    ("a.mp4", Encoding("hevc", bits=10), "hevc", "yuv420p10le"),
+    ("a.mov", Encoding("h264", bits=10, chroma="444"), "h264", "yuv444p10le"),
+    ("a.webm", Encoding(bits=10), "av1", "yuv420p10le"),
+    ("a.webm", Encoding(), "vp9", "yuv420p"),
+    ("a.mkv", Encoding("hevc", chroma="444"), "hevc", "yuv444p"),
+])  # fmt: skip
 def test_codecs_depths_and_colours(tmp_path, name, encoding, codec, pixels):
     """More segments than one, the tags of the source, and colours right in each."""
     path, colour = tmp_path / name, Colour(6, 2, 6, 6) if codec != "hevc" else Colour(9, 1, 9, 16)
@@ -354,22 +348,19 @@ def test_animated_pictures_are_decoded_again(tmp_path, name):
         assert length == pytest.approx(float(7000 / NTSC), abs=1)
 
 
-@pytest.mark.parametrize(
-    ("name", "encoding", "value"),
-    [
-        ("a.mp4", Encoding("vp8"), "vp8"),
-        ("a.webm", Encoding("h264"), "h264"),
-        ("a.webm", Encoding("vp9", bits=10), "av1"),
-        ("a.webm", Encoding(bits=10, chroma="444"), "10"),
-        ("a.mp4", Encoding(bits=12), "12"),
-        ("a.mp4", Encoding("av1", chroma="444"), "h264"),
-        ("a.mp4", Encoding(quality=52), "52"),
-        ("a.webp", Encoding(bits=10), "10"),
-        ("a.gif", Encoding("h264"), "h264"),
-        ("frames", Encoding(bits=12), "12"),
-        ("a.gif", Encoding(quality=3), "3"),
-    ],
-)
+@pytest.mark.parametrize(("name", "encoding", "value"), [
+    ("a.mp4", Encoding("vp8"), "vp8"),
+    ("a.webm", Encoding("h264"), "h264"),
+    ("a.webm", Encoding("vp9", bits=10), "av1"),
+    ("a.webm", Encoding(bits=10, chroma="444"), "10"),
+    ("a.mp4", Encoding(bits=12), "12"),
+    ("a.mp4", Encoding("av1", chroma="444"), "h264"),
+    ("a.mp4", Encoding(quality=52), "52"),
+    ("a.webp", Encoding(bits=10), "10"),
+    ("a.gif", Encoding("h264"), "h264"),
+    ("frames", Encoding(bits=12), "12"),
+    ("a.gif", Encoding(quality=3), "3"),
+])  # fmt: skip
 def test_encodings_that_a_format_lacks(tmp_path, name, encoding, value):
     assert value in refused(ValueError, check_output, tmp_path / name, encoding=encoding)
     assert value in refused(ValueError, write_clip, tmp_path / name, moving(1), 25, encoding=encoding)

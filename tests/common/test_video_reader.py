@@ -240,8 +240,7 @@ def test_prefetch_keeps_order_and_errors_and_stops(tmp_path):
 
     ahead = prefetch(numbers(), 3)
     assert [next(ahead) for _ in range(5)] == list(range(5))
-    with pytest.raises(ValueError, match="six"):
-        next(ahead)
+    refused(ValueError, next, ahead, match="six")
     closed.clear()
     ahead = prefetch(numbers())
     assert next(ahead) == 0

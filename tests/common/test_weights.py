@@ -109,18 +109,15 @@ def test_invalid_parameters_are_refused_and_leave_nothing(tmp_path, tree, option
     assert re.search(value, message) and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("make", "value"),
-    [
-        (lambda path: save_file({"a": np.ones(2)}, path, metadata={"format": "pt"}), "film convert"),
-        (lambda path: path.write_bytes(save(path).read_bytes()[:-5]), "safetensors"),
-        (lambda path: path.write_bytes(b"PK\x03\x04 not a safetensors file at all"), "safetensors"),
-        (lambda path: with_header(save(path), format_version="2"), "2 is newer than 1"),
-        (lambda path: with_header(save(path), config="{"), "header"),
-        (lambda path: with_header(save(path), config="[1]"), "config"),
-        (lambda path: with_header(save(path), libraries=None), "'libraries'"),
-    ],
-)
+@pytest.mark.parametrize(("make", "value"), [
+    (lambda path: save_file({"a": np.ones(2)}, path, metadata={"format": "pt"}), "film convert"),
+    (lambda path: path.write_bytes(save(path).read_bytes()[:-5]), "safetensors"),
+    (lambda path: path.write_bytes(b"PK\x03\x04 not a safetensors file at all"), "safetensors"),
+    (lambda path: with_header(save(path), format_version="2"), "2 is newer than 1"),
+    (lambda path: with_header(save(path), config="{"), "header"),
+    (lambda path: with_header(save(path), config="[1]"), "config"),
+    (lambda path: with_header(save(path), libraries=None), "'libraries'"),
+])  # fmt: skip
 def test_other_files_are_refused_in_one_line(tmp_path, make, value):
     path = tmp_path / "w.safetensors"
     make(path)

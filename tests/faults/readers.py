@@ -17,7 +17,7 @@ import numpy as np
 
 ROOT = Path(__file__).parents[2]
 if str(ROOT / "tests" / "reveal") not in sys.path:  # as a program; pytest has them by pyproject.toml
-    sys.path += [str(ROOT / "tests" / name) for name in ("common", "plugins", "reveal")]
+    sys.path += [str(ROOT / "tests" / name) for name in ("common", "plugins", "recipes", "reveal")]
 
 import networks  # noqa: E402
 import own_files  # noqa: E402
@@ -61,34 +61,25 @@ FRAME = np.linspace(0, 1, 24 * 32 * 3, dtype=np.float32).reshape(24, 32, 3)
 Make, Read = Callable[[Path], Path], Callable[[Path], object]
 
 
-def picture(name: str, bits: int = 8) -> Make:
-    def make(folder: Path) -> Path:
-        write_image(folder / name, FRAME, bits=bits)
-        return folder / name
-
-    return make
+def picture(name: str, folder: Path, bits: int = 8) -> Path:
+    write_image(folder / name, FRAME, bits=bits)
+    return folder / name
 
 
-def encoded(suffix: str) -> Make:
-    def make(folder: Path) -> Path:
-        import pillow_heif
-        from PIL import Image
+def encoded(name: str, folder: Path) -> Path:
+    import pillow_heif
+    from PIL import Image
 
-        pillow_heif.register_heif_opener()
-        Image.fromarray((FRAME * 255).astype(np.uint8)).save(folder / f"a{suffix}")
-        return folder / f"a{suffix}"
-
-    return make
+    pillow_heif.register_heif_opener()
+    Image.fromarray((FRAME * 255).astype(np.uint8)).save(folder / name)
+    return folder / name
 
 
-def movie(name: str) -> Make:
-    def make(folder: Path) -> Path:
-        from common.io.video import write_clip
+def movie(name: str, folder: Path) -> Path:
+    from common.io.video import write_clip
 
-        write_clip(folder / name, iter([FRAME] * 4), 4)
-        return folder / name
-
-    return make
+    write_clip(folder / name, iter([FRAME] * 4), 4)
+    return folder / name
 
 
 def frames(path: Path) -> None:
@@ -106,22 +97,17 @@ def copied(name: str, *beside: str) -> Make:
     return make
 
 
-def network(kind: str, name: str) -> Make:
+def network(kind: str, name: str, folder: Path) -> Path:
     """A file of a network's folder."""
-
-    def make(folder: Path) -> Path:
-        shutil.copytree(networks.folder(kind), folder / "n")
-        return folder / "n" / name
-
-    return make
+    return Path(shutil.copytree(networks.folder(kind), folder / "n")) / name
 
 
-def transformers(name: str) -> Make:
-    return lambda folder: published.folder(name, folder / "n") / "model.safetensors"
+def transformers(name: str, folder: Path) -> Path:
+    return published.folder(name, folder / "n") / "model.safetensors"
 
 
-def lora(writer: str) -> Make:
-    return lambda folder: Path(shutil.copy(networks.lora(writer), folder))
+def lora(writer: str, folder: Path) -> Path:
+    return Path(shutil.copy(networks.lora(writer), folder))
 
 
 def read_lora(path: Path) -> None:
@@ -135,14 +121,10 @@ def embedding(folder: Path) -> Path:
     return folder / "w.safetensors"
 
 
-def written(make: Callable[[Path, dict], Path], name: str) -> Make:
+def written(make: Callable[[Path, dict], Path], name: str, folder: Path) -> Path:
     """A VGG with two or three channels in a layer."""
-
-    def narrow(folder: Path) -> Path:
-        with mock.patch.object(vgg, "WIDTHS", (2, 2, 3, 3, 3)):
-            return make(folder / name, weight_files.random_params())
-
-    return narrow
+    with mock.patch.object(vgg, "WIDTHS", (2, 2, 3, 3, 3)):
+        return make(folder / name, weight_files.random_params())
 
 
 def read_vgg(path: Path) -> None:
@@ -219,12 +201,9 @@ def captioned(folder: Path) -> Path:
     return own_files.json_lines(folder / "a.jsonl", [{"image": "a.png", "caption": ["a", "b"]} for _ in range(9)])
 
 
-def pictures_of(source: type) -> Read:
-    def read(path: Path) -> None:
-        for record in source(str(path)).records:
-            assert len(record.image) and isinstance(record.captions, tuple)
-
-    return read
+def pictures_of(source: type, path: Path) -> None:
+    for record in source(str(path)).records:
+        assert len(record.image) and isinstance(record.captions, tuple)
 
 
 def packed(folder: Path) -> Path:
@@ -234,9 +213,9 @@ def packed(folder: Path) -> Path:
     return own_files.tar(folder / "00.tar", members)
 
 
-def set_of(name: str) -> Make:
+def set_of(name: str, folder: Path) -> Path:
     """A file of the published sets, beside the others."""
-    return lambda folder: published_files.write(folder) / name
+    return published_files.write(folder) / name
 
 
 def source(kind: type, reader: str, **options: str) -> Read:
@@ -287,34 +266,28 @@ def dump(folder: Path) -> Path:
     return folder / "d.json"
 
 
-def document(name: str, data: bytes) -> Make:
-    def make(folder: Path) -> Path:
-        (folder / "d").mkdir()
-        (folder / "d" / name).write_bytes(data)
-        (folder / "d" / "other.txt").write_text("another text")
-        return folder / "d" / name
-
-    return make
+def document(name: str, data: bytes, folder: Path) -> Path:
+    (folder / "d").mkdir()
+    (folder / "d" / name).write_bytes(data)
+    (folder / "d" / "other.txt").write_text("another text")
+    return folder / "d" / name
 
 
 def read_documents(path: Path) -> None:
     list(Items("documents", str(path.parent)).read(Skips()))
 
 
-def memory(name: str) -> Make:
-    def make(folder: Path) -> Path:
-        keys = np.eye(8, dtype=np.float32)
-        facts = [Item("a", {"text": f"fact {number}"}) for number in range(8)]
-        with Builder(folder / "m", Layout("e", ("a", "b"), 8, (2, 4))) as builder:
-            builder.add(facts, keys, np.ones((8, 2, 4), np.float32))
-        return folder / "m" / name
-
-    return make
+def memory(name: str, folder: Path) -> Path:
+    keys = np.eye(8, dtype=np.float32)
+    facts = [Item("a", {"text": f"fact {number}"}) for number in range(8)]
+    with Builder(folder / "m", Layout("e", ("a", "b"), 8, (2, 4))) as builder:
+        builder.add(facts, keys, np.ones((8, 2, 4), np.float32))
+    return folder / "m" / name
 
 
 def manifest(folder: Path) -> Path:
     """Without its checksum, as one who makes a memory can write it."""
-    path = memory("manifest.json")(folder)
+    path = memory("manifest.json", folder)
     fields = json.loads(path.read_text())
     del fields["checksum"]
     return own_files.json_file(path, fields)
@@ -337,48 +310,49 @@ def folder_of(read: Read) -> Read:
     return lambda path: read(path.parent)
 
 
+MARKDOWN = b"# A cup\n\nIt holds *tea*.\n\n## Care\n\n- Wash\n- [it](x)\n"
 HTML = b"<title>Cups</title><h1>A cup</h1><p>It holds <b>tea</b> &amp; milk.</p><h2>Care</h2><p>Wash it.</p>"
 NETWORK = "diffusion_pytorch_model.safetensors"
 TOKENS = "plugins/tokenizer_tiny/"
 BUNDLE = "film/tiny_checkpoint/ckpt-3"
 
 READERS: dict[str, tuple[Make, Read]] = {
-    "png": (picture("a.png"), read_image),
-    "png, 16 bits": (picture("a.png", 16), read_image),
-    "jpeg": (picture("a.jpg"), read_image),
-    "webp": (picture("a.webp"), read_image),
-    "tiff": (picture("a.tif"), read_image),
-    "tiff, 16 bits": (picture("a.tif", 16), read_image),
-    "bmp": (encoded(".bmp"), read_image),
-    "avif": (encoded(".avif"), read_image),
-    "heic": (encoded(".heic"), read_image),
-    "mp4": (movie("a.mp4"), frames),
-    "mkv": (movie("a.mkv"), frames),
-    "webm": (movie("a.webm"), frames),
-    "gif": (movie("a.gif"), frames),
-    "apng": (movie("a.apng"), frames),
+    "png": (partial(picture, "a.png"), read_image),
+    "png, 16 bits": (partial(picture, "a.png", bits=16), read_image),
+    "jpeg": (partial(picture, "a.jpg"), read_image),
+    "webp": (partial(picture, "a.webp"), read_image),
+    "tiff": (partial(picture, "a.tif"), read_image),
+    "tiff, 16 bits": (partial(picture, "a.tif", bits=16), read_image),
+    "bmp": (partial(encoded, "a.bmp"), read_image),
+    "avif": (partial(encoded, "a.avif"), read_image),
+    "heic": (partial(encoded, "a.heic"), read_image),
+    "mp4": (partial(movie, "a.mp4"), frames),
+    "mkv": (partial(movie, "a.mkv"), frames),
+    "webm": (partial(movie, "a.webm"), frames),
+    "gif": (partial(movie, "a.gif"), frames),
+    "apng": (partial(movie, "a.apng"), frames),
     "torch": (copied("film/torch_tensors.pth"), read_torch),
     "torch, legacy": (copied("film/torch_legacy.pth"), read_torch),
     "weights": (weights, load_weights),
-    "safetensors of others": (transformers("t5"), lambda path: dict(TensorFiles(path))),
-    "CLIP": (transformers("clip"), folder_of(load_two_towers)),
-    "T5": (transformers("t5"), folder_of(read_t5)),
-    "ViT": (transformers("vit"), folder_of(read_vit)),
-    "UNet": (network("unet", NETWORK), folder_of(partial(load_component, "unet"))),
-    "UNet, config": (network("unet", "config.json"), folder_of(partial(load_component, "unet"))),
-    "VAE, config": (network("vae", "config.json"), folder_of(partial(load_component, "vae"))),
+    "safetensors of others": (partial(transformers, "t5"), lambda path: dict(TensorFiles(path))),
+    "CLIP": (partial(transformers, "clip"), folder_of(load_two_towers)),
+    "T5": (partial(transformers, "t5"), folder_of(read_t5)),
+    "ViT": (partial(transformers, "vit"), folder_of(read_vit)),
+    "UNet": (partial(network, "unet", NETWORK), folder_of(partial(load_component, "unet"))),
+    "UNet, config": (partial(network, "unet", "config.json"), folder_of(partial(load_component, "unet"))),
+    "VAE, config": (partial(network, "vae", "config.json"), folder_of(partial(load_component, "vae"))),
     "text encoder, config": (
-        network("text_encoder", "config.json"),
+        partial(network, "text_encoder", "config.json"),
         folder_of(partial(load_component, "text_encoder")),
     ),
-    "ControlNet": (network("controlnet", NETWORK), folder_of(load_control)),
-    "T2I-Adapter": (network("t2i_adapter", NETWORK), folder_of(load_control)),
-    "T2I-Adapter, config": (network("t2i_adapter", "config.json"), folder_of(load_control)),
-    "LoRA, kohya": (lora("kohya"), read_lora),
-    "LoRA, PEFT": (lora("diffusers_peft"), read_lora),
+    "ControlNet": (partial(network, "controlnet", NETWORK), folder_of(load_control)),
+    "T2I-Adapter": (partial(network, "t2i_adapter", NETWORK), folder_of(load_control)),
+    "T2I-Adapter, config": (partial(network, "t2i_adapter", "config.json"), folder_of(load_control)),
+    "LoRA, kohya": (partial(lora, "kohya"), read_lora),
+    "LoRA, PEFT": (partial(lora, "diffusers_peft"), read_lora),
     "textual inversion": (embedding, TextualInversion.load),
     "scheduler": (scheduler, read_scheduler),
-    "VGG, ONNX": (written(weight_files.write_vgg_onnx, "v.onnx"), read_vgg),
+    "VGG, ONNX": (partial(written, weight_files.write_vgg_onnx, "v.onnx"), read_vgg),
     "ONNX": (depth_model, ImageModel),
     "flax": (flax_file, read_flax),
     "TensorFlow, index": (
@@ -393,8 +367,8 @@ READERS: dict[str, tuple[Make, Read]] = {
     "SentencePiece": (pieces, tokenizers.load),
     "words": (words, tokenizers.load),
     "jsonl": (lines, lambda path: list(items(path, skips=Skips()))),
-    "jsonl of pictures": (captioned, pictures_of(JsonlPictures)),
-    "webdataset": (packed, pictures_of(WebDatasetPictures)),
+    "jsonl of pictures": (captioned, partial(pictures_of, JsonlPictures)),
+    "webdataset": (packed, partial(pictures_of, WebDatasetPictures)),
     "webdataset, items": (packed, source(Items, "webdataset")),
     "TFRecord": (copied("film/tiny_triplets.tfrecord-00000-of-00002"), triplets),
     "wit": (wit, source(Items, "wit")),
@@ -403,25 +377,25 @@ READERS: dict[str, tuple[Make, Read]] = {
     "cc12m": (pairs, source(Items, "cc12m", images="")),
     "wikidata": (triples, source(Items, "wikidata")),
     "wikidata, dump": (dump, source(Items, "wikidata_dump")),
-    "VQA": (set_of("annotations.json"), vqa),
-    "VQA, questions": (set_of("questions.json"), source(Questions, "vqa", images="images")),
-    "A-OKVQA": (set_of("aokvqa.json"), source(Questions, "aokvqa", images="images")),
-    "COCO captions": (set_of("captions.json"), source(Questions, "coco", images="images")),
-    "Karpathy's split": (set_of("dataset_coco.json"), source(Items, "karpathy", images="images")),
-    "Encyclopedic-VQA": (set_of("test.csv"), source(Questions, "evqa", images="images", names="val.json")),
+    "VQA": (partial(set_of, "annotations.json"), vqa),
+    "VQA, questions": (partial(set_of, "questions.json"), source(Questions, "vqa", images="images")),
+    "A-OKVQA": (partial(set_of, "aokvqa.json"), source(Questions, "aokvqa", images="images")),
+    "COCO captions": (partial(set_of, "captions.json"), source(Questions, "coco", images="images")),
+    "Karpathy's split": (partial(set_of, "dataset_coco.json"), source(Items, "karpathy", images="images")),
+    "Encyclopedic-VQA": (partial(set_of, "test.csv"), source(Questions, "evqa", images="images", names="val.json")),
     "InfoSeek": (
-        set_of("infoseek.jsonl"),
+        partial(set_of, "infoseek.jsonl"),
         source(Questions, "infoseek", images="images", types="qtype.jsonl", entities="withkb.jsonl"),
     ),
-    "Markdown": (document("a.md", b"# A cup\n\nIt holds *tea*.\n\n## Care\n\n- Wash\n- [it](x)\n"), read_documents),
-    "HTML": (document("a.html", HTML), read_documents),
-    "PDF": (document("a.pdf", own_files.pdf("A cup holds tea.")), read_documents),
-    "memory, manifest": (memory("manifest.json"), read_memory),
+    "Markdown": (partial(document, "a.md", MARKDOWN), read_documents),
+    "HTML": (partial(document, "a.html", HTML), read_documents),
+    "PDF": (partial(document, "a.pdf", own_files.pdf("A cup holds tea.")), read_documents),
+    "memory, manifest": (partial(memory, "manifest.json"), read_memory),
     "memory, manifest without checksum": (manifest, read_memory),
-    "memory, keys": (memory("v00001-00000/keys.npy"), read_memory),
-    "memory, payload": (memory("v00001-00000/payload.bin"), read_memory),
+    "memory, keys": (partial(memory, "v00001-00000/keys.npy"), read_memory),
+    "memory, payload": (partial(memory, "v00001-00000/payload.bin"), read_memory),
     "transformers, .bin": (bin_file, folder_of(open_folder)),
     # the slowest: a child process each
-    "VGG, MATLAB": (written(weight_files.matconvnet, "v.mat"), read_vgg),
+    "VGG, MATLAB": (partial(written, weight_files.matconvnet, "v.mat"), read_vgg),
     "VGG, HDF5": (copied("common/vgg19_keras.weights.h5"), read_vgg),
 }

@@ -31,19 +31,16 @@ def model() -> Film:
     return toy()
 
 
-@pytest.mark.parametrize(
-    ("frame", "value"),
-    [
-        ((FRAME * 255).astype(np.uint8), "255"),
-        ((FRAME * 65535).astype(np.uint16), "65535"),
-        (np.dstack([FRAME, FRAME[..., :1]]), "[..., :3]"),
-        (FRAME[..., :1], "repeat"),
-        (FRAME[..., 0], "(16, 16)"),
-        (FRAME * 255, "255"),
-        (np.where(FRAME > 0.5, np.nan, FRAME).astype(np.float32), "nan"),
-        (np.where(FRAME > 0.5, np.inf, FRAME).astype(np.float32), "inf"),
-    ],
-)
+@pytest.mark.parametrize(("frame", "value"), [
+    ((FRAME * 255).astype(np.uint8), "255"),
+    ((FRAME * 65535).astype(np.uint16), "65535"),
+    (np.dstack([FRAME, FRAME[..., :1]]), "[..., :3]"),
+    (FRAME[..., :1], "repeat"),
+    (FRAME[..., 0], "(16, 16)"),
+    (FRAME * 255, "255"),
+    (np.where(FRAME > 0.5, np.nan, FRAME).astype(np.float32), "nan"),
+    (np.where(FRAME > 0.5, np.inf, FRAME).astype(np.float32), "inf"),
+])  # fmt: skip
 def test_frames(frame, value):
     assert value in refused(ValueError, check_frame, "x0", frame)
 
@@ -97,16 +94,11 @@ def test_pictures(assistant, kind):
 @pytest.mark.parametrize(
     ("options", "value"),
     [
-        ({"seeds": -1}, "-1"),
         ({"seeds": 1.5}, "1.5"),
         ({"steps": 0}, "0"),
         ({"steps": 10**6}, "1000000"),
-        ({"guidance": float("nan")}, "nan"),
-        ({"height": 17, "width": 16}, "16x17"),
         ({"height": -16, "width": 16}, "-16"),
-        ({"negative": ["a", "b", "c"]}, "3"),
         ({"image": FRAME, "strength": 1.5, "steps": 2}, "1.5"),
-        ({"image": FRAME[:15], "strength": 0.5, "steps": 2}, "15"),
     ],
 )
 def test_generation(options, value):

@@ -1,12 +1,13 @@
 """Batches for training: mixed, resumable, sharded, with a curriculum, and not stopped by a broken record."""
 
-import json
 import logging
 from pathlib import Path
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from refusal import refused
+from streams import check_stream
 from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
 
 from common.training.batches import PATIENCE
@@ -65,10 +66,6 @@ def ids(stream, batches: int) -> list[int]:
     return [int(number) for _ in range(batches) for number in next(stream)["id"]]
 
 
-def equal(one, two) -> bool:
-    return one.keys() == two.keys() and all(np.array_equal(one[key], two[key]) for key in one)
-
-
 def kinds_of(batch) -> dict:
     return {name: (array.shape, array.dtype.str[1:]) for name, array in batch.items()}
 
@@ -101,19 +98,11 @@ def test_batches_of_patches(cut):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_epochs_differ_and_the_same_seed_gives_the_same_batches_after_a_stop_and_with_more_threads(make, kind):
+def test_epochs_differ_and_a_stream_keeps_its_promises(make, kind):
     stream = make[kind](batch_size=5).batches(0)
     first, second = ids(stream, 2), ids(stream, 2)
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    one, two, three = make[kind]().batches(1), make[kind](threads=3).batches(1), make[kind]().batches(2)
-    for _ in range(3):
-        batch = next(one)
-        assert equal(batch, next(two)) and not equal(batch, next(three))
-    state = json.loads(json.dumps(one.get_state()))
-    expected = [next(one) for _ in range(3)]
-    resumed = make[kind]().batches(1)
-    resumed.set_state(state)
-    assert all(equal(batch, next(resumed)) for batch in expected)
+    check_stream(lambda **changes: make[kind](batch_size=4, **changes), 6)
 
 
 def test_weights_hold_in_every_batch_and_sources_keep_their_epochs(vimeo, other):
@@ -137,14 +126,9 @@ def test_all_kinds_of_sources_mix_by_their_records_each_in_its_own_order(vimeo, 
     np.testing.assert_array_equal(decode(sources[1].encoded(2).pictures[2], ""), picture(8, SIZE, SIZE))
 
 
-def test_processes_share_the_batches_of_one(vimeo, other):
-    alone = mixture(vimeo, other).batches(0, 0, 1)
-    shares = [mixture(vimeo, other).batches(0, index, 4) for index in range(4)]
-    for _ in range(3):
-        parts = [next(share) for share in shares]
-        assert equal({key: np.concatenate([part[key] for part in parts]) for key in parts[0]}, next(alone))
-    with pytest.raises(ValueError, match="process 0 of 3"):
-        mixture(vimeo).batches(0, 0, 3)
+def test_four_processes_share_the_batches_of_two_sources(vimeo, other):
+    check_stream(lambda **changes: mixture(vimeo, other, **changes), processes=4)
+    refused(ValueError, lambda: mixture(vimeo).batches(0, 0, 3), match="process 0 of 3")
 
 
 def test_the_curriculum_caps_motion_by_step(cut):
@@ -185,10 +169,8 @@ def test_unreadable_records_are_skipped_named_and_counted(broken, caplog):
 
 
 def test_what_cannot_be_read_at_all_stops_at_once(vimeo, broken):
-    with pytest.raises(ValueError, match=r"record \d"):
-        next(mixture(broken, batch_size=10, strict=True).batches(0))
-    with pytest.raises(ValueError, match=r"^10 .*13 .*16x12"):
-        mixture(vimeo, crop=13).batches(0)
+    refused(ValueError, lambda: next(mixture(broken, batch_size=10, strict=True).batches(0)), match=r"record \d")
+    refused(ValueError, lambda: mixture(vimeo, crop=13).batches(0), match=r"^10 .*13 .*16x12")
 
     class Endless(FolderTriplets):
         def __len__(self):
@@ -197,8 +179,7 @@ def test_what_cannot_be_read_at_all_stops_at_once(vimeo, broken):
         def frames(self, index):
             raise OSError("disk gone")
 
-    with pytest.raises(ValueError, match=f"^{PATIENCE} .*disk gone"):
-        mixture(Endless("nowhere")).batches(0)
+    refused(ValueError, lambda: mixture(Endless("nowhere")).batches(0), match=f"^{PATIENCE} .*disk gone")
 
 
 def test_other_times_reach_the_batch(tmp_path):
@@ -242,9 +223,7 @@ def test_impossible_settings_are_refused_by_value(make, kind, changes):
 
 
 def test_folders_that_are_no_cut_are_refused(cut, tmp_path):
-    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
-        len(CutTriplets(tmp_path))
+    refused(FileNotFoundError, lambda: len(CutTriplets(tmp_path)), match=str(tmp_path))
     arrays = {name: np.load(cut / f"{name}.npy") for name in ("images", "flows", "valid")}
     write_cut(tmp_path, **arrays | {"flows": arrays["flows"][:9]})
-    with pytest.raises(ValueError, match=str(tmp_path)):
-        len(CutTriplets(tmp_path))
+    refused(ValueError, lambda: len(CutTriplets(tmp_path)), match=str(tmp_path))

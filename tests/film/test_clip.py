@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from decoded_clips import packets
 from drawn_clips import NTSC, encoded
+from refusal import refused
 from toy import toy
 
 import film
@@ -198,8 +199,7 @@ def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, c
     assert line.count("\n") == 1 and "640x480" in line
     plans.clear()
     monkeypatch.setattr(Interpolator, "_tasks", partialmethod(fails, times=2))
-    with pytest.raises(MemoryError, match="640x480"):
-        film.convert(given, "again", network, frames=3)
+    refused(MemoryError, film.convert, given, "again", network, frames=3, match="640x480")
     assert len(plans) == 2
 
 
@@ -277,8 +277,7 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         "film.io.sources.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
     )
     monkeypatch.setattr("film.clip.make_compute_plan", lambda *_, **__: pytest.fail("another plan"))
-    with pytest.raises(MemoryError, match=r"b\.mp4"):
-        film.convert(source, "b.mp4", network, factor=3, resume=True, memory="1MB")
+    refused(MemoryError, film.convert, source, "b.mp4", network, factor=3, resume=True, memory="1MB", match=r"b\.mp4")
     film.convert(source, "b.mp4", network, factor=3, resume=True)
     assert 0 < sum(made) < 80 - 24 * 2 // 3  # at least one segment was not computed again
     assert starts == [2]  # 48 of 120 frames were there: 4 seconds, less those before
@@ -363,8 +362,7 @@ def test_a_clip_that_was_cut_short(fades, network, capsys):
         encoded(Path(name), [image.astype(np.uint8) for image in sizes], Fraction(25))
         Path(name).write_bytes(Path(name).read_bytes()[: Path(name).stat().st_size // 2])
     before = sorted(Path().iterdir())
-    with pytest.raises(ValueError, match=r"a\.mp4"):
-        film.convert("a.mp4", "b.mp4", network)
+    refused(ValueError, film.convert, "a.mp4", "b.mp4", network, match=r"a\.mp4")
     assert sorted(Path().iterdir()) == before
     film.convert("a.mkv", "b.mp4", network)
     line = capsys.readouterr().err

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from refusal import refused
 from synthetic_film import SIDE, SPEED, START, draw, write_film
 
 from common.io.video_reader import read_video
@@ -118,14 +119,11 @@ def test_what_cannot_be_cut_is_refused_and_leaves_nothing(moving, training, tmp_
         (moving, replace(CUT, size=200), "256x160"),
         (still, TrainingCut(first=0, last=11, gaps=(1,), size=96, still_share=0.0), "10 triplets"),
     ):
-        with pytest.raises(ValueError, match=value):
-            cut_training(video, tmp_path / "t", cut)
+        refused(ValueError, cut_training, video, tmp_path / "t", cut, match=value)
     with pytest.raises(ValueError, match="4 triplets"):
         cut_evaluation(moving, tmp_path / "e", EvaluationCut(first=1, last=22, spacing=5, motion=(40.0, 90.0)))
-    with pytest.raises(FileExistsError, match="training"):
-        cut_training(moving, training, CUT)
-    with pytest.raises(FileNotFoundError, match=r"none\.mp4"):
-        cut_training(tmp_path / "none.mp4", tmp_path / "t")
+    refused(FileExistsError, cut_training, moving, training, CUT, match="training")
+    refused(FileNotFoundError, cut_training, tmp_path / "none.mp4", tmp_path / "t", match=r"none\.mp4")
     assert (training / "index.json").read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["still.mp4"]
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from refusal import refused
 from tiny_triplets import damage, picture, write, write_all, write_vimeo
 
 from film.data.datasets import (
@@ -142,19 +143,15 @@ def test_missing_damaged_and_unequal_images_are_refused(tmp_path):
     damage(tmp_path / "sequences/00001/0002/im1.png")
     write(tmp_path / "sequences/00001/0003/im2.png", picture(0, 12, 18))
     for read in (dataset.frames, dataset.__getitem__):
-        with pytest.raises(FileNotFoundError, match=r"0001/im3\.png"):
-            read(0)
-    with pytest.raises(ValueError, match="00001/0002"):
-        dataset.frames(1)
-    with pytest.raises(ValueError, match="16x12, 18x12, 16x12"):
-        dataset.frames(2)
+        refused(FileNotFoundError, read, 0, match=r"0001/im3\.png")
+    refused(ValueError, dataset.frames, 1, match="00001/0002")
+    refused(ValueError, dataset.frames, 2, match="16x12, 18x12, 16x12")
 
 
 @pytest.mark.parametrize("layout", [FolderTriplets, Quarters, Vimeo90K, UCF101, Middlebury, SnuFilm, Xiph, XTest])
 def test_a_folder_with_another_layout_is_refused_when_it_is_read(tmp_path, layout):
     made = layout(tmp_path)  # reads nothing: configs are built on machines without the data
-    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
-        len(made)
+    refused(FileNotFoundError, len, made, match=str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -177,8 +174,7 @@ def test_a_folder_with_another_layout_is_refused_when_it_is_read(tmp_path, layou
 def test_impossible_options_and_lists_are_refused(tmp_path, make, value):
     write(tmp_path / "1.png", picture(0))
     (tmp_path / "test-hard.txt").write_text("a.png b.png\n")
-    with pytest.raises(ValueError, match=value):
-        len(make(tmp_path))
+    refused(ValueError, lambda: len(make(tmp_path)), match=value)
 
 
 def test_drawn_scenes_are_always_the_same_with_an_exact_middle():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import recipe
 import safetensors.numpy
+from refusal import refused
 from toy import CONFIG, assert_same_parameters, parameters, toy
 
 import film
@@ -45,8 +46,7 @@ def test_names_the_default_and_an_unknown_name(shipped):
     assert pretrained.SHIPPED.names() == ["film-other", "film-small"]
     assert_same_parameters(film.load(), toy(seed=1))
     assert_same_parameters(film.load("film-other"), toy(seed=2))
-    with pytest.raises(FileNotFoundError, match=r"film-huge.*film-other, film-small"):
-        film.load("film-huge")
+    refused(FileNotFoundError, film.load, "film-huge", match=r"film-huge.*film-other, film-small")
 
 
 @pytest.mark.parametrize(

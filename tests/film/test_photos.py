@@ -41,15 +41,12 @@ def corner_error(found, truth) -> float:
     return float(np.linalg.norm(transform(ends, found) - transform(ends, truth), axis=1).max())
 
 
-@pytest.mark.parametrize(
-    ("sizes", "crop", "pad", "resize"),
-    [
-        ([(40, 30), (30, 40)], (30, 30), (40, 40), (40, 30)),
-        ([(40, 30), (16, 9)], (16, 9), (16, 12), (16, 9)),
-        ([(40, 30), (40, 29)], (40, 29), (40, 30), (40, 29)),
-        ([(40, 30), (40, 30)], (40, 30), (40, 30), (40, 30)),
-    ],
-)
+@pytest.mark.parametrize(("sizes", "crop", "pad", "resize"), [
+    ([(40, 30), (30, 40)], (30, 30), (40, 40), (40, 30)),
+    ([(40, 30), (16, 9)], (16, 9), (16, 12), (16, 9)),
+    ([(40, 30), (40, 29)], (40, 29), (40, 30), (40, 29)),
+    ([(40, 30), (40, 30)], (40, 30), (40, 30), (40, 30)),
+])  # fmt: skip
 def test_fit(sizes, crop, pad, resize):
     """No photo is enlarged; crop leaves no bar, pad loses nothing."""
     for fit, expected in {"crop": crop, "pad": pad, "resize": resize}.items():
@@ -77,17 +74,14 @@ def test_place_keeps_the_centre():
     assert place(image, (40, 20), "crop") is image
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("1080p", (1440, 1080)),
-        ("1280", (1280, 960)),
-        ("1280x720", (1280, 720)),
-        ("9000X20", (9000, 20)),
-        ("9000p", (4000, 3000)),
-        ("333", (332, 250)),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), [
+    ("1080p", (1440, 1080)),
+    ("1280", (1280, 960)),
+    ("1280x720", (1280, 720)),
+    ("9000X20", (9000, 20)),
+    ("9000p", (4000, 3000)),
+    ("333", (332, 250)),
+])  # fmt: skip
 def test_parse_size(text, expected):
     assert parse_size(text, (4000, 3000)) == expected
     if "x" not in text.lower():

@@ -185,24 +185,19 @@ def test_a_photo_without_its_end_is_found_at_once(photos, suffix):
         file.write(b"appended by a phone")  # which is harmless
     for name in names[2:]:
         Path(name).write_bytes(Path(name).read_bytes()[:-30])
-    with pytest.raises(ValueError, match=names[2]):
-        make_plan(names, "clip.mp4", Options(times=1))
+    refused(ValueError, make_plan, names, "clip.mp4", Options(times=1), match=names[2])
     assert make_plan(names[:2], "clip.mp4", Options(times=1)).frames == 3
 
 
-@pytest.mark.parametrize(
-    ("limit", "value", "output"),
-    [
-        ("MAX_GIF_BYTES", 24 * 16 * 3 * 100, "clip.gif"),
-        ("shutil.disk_usage", lambda place: Usage(10**9, 0, 97 * 24 * 16 * 3 // 4), "new/frames"),
-    ],
-)
+@pytest.mark.parametrize(("limit", "value", "output"), [
+    ("MAX_GIF_BYTES", 24 * 16 * 3 * 100, "clip.gif"),
+    ("shutil.disk_usage", lambda place: Usage(10**9, 0, 97 * 24 * 16 * 3 // 4), "new/frames"),
+])  # fmt: skip
 def test_what_a_format_or_the_disk_cannot_hold_is_refused_beforehand(photos, monkeypatch, limit, value, output):
     """97 frames fit, 193 do not."""
     monkeypatch.setattr(f"common.io.clip_limits.{limit}", value)
     assert make_plan(photos, output, Options(times=5)).frames == 97
-    with pytest.raises((ValueError, OSError), match=Path(output).name):
-        make_plan(photos, output, Options(times=6))
+    refused((ValueError, OSError), make_plan, photos, output, Options(times=6), match=Path(output).name)
     assert make_plan(photos, "clip.mp4", Options(times=6)).frames == 193
     monkeypatch.setattr("common.io.clip_limits.shutil.disk_usage", lambda place: Usage(0, 0, 0))
     assert make_plan(photos, "new/frames", Options(times=6)).frames == 193  # a file system that does not know

@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from refusal import refused
 from tiny_triplets import damage, write_all, write_vimeo
 
 from common.io.tfrecord import BROKEN, Span, masked_crc, parse_example, read_record, scan
@@ -63,8 +64,7 @@ def test_a_flipped_bit_is_found_unless_checks_are_off(copies):
     data[span.start + span.length - 3] ^= 1  # in a number at the record's end: still a message
     copies[0].write_bytes(data)
     TFRecordTriplets(str(copies[0])).frames(0)
-    with pytest.raises(ValueError, match=f"byte {span.start}"):
-        TFRecordTriplets(str(copies[0])).frames(1)
+    refused(ValueError, lambda: TFRecordTriplets(str(copies[0])).frames(1), match=f"byte {span.start}")
     assert read_record(span, check=False) != read_record(list(scan(SHARDS[0]))[1])
     data[2] ^= 1  # a damaged length ends the file
     copies[0].write_bytes(data)
@@ -79,8 +79,7 @@ def test_a_file_cut_short_keeps_the_records_before(copies, cut):
     assert [span.length == BROKEN for span in source.spans] == [False, True, False, False]
     source.frames(0)
     source.frames(2)
-    with pytest.raises(ValueError, match=str(copies[0].name)):
-        source.frames(1)
+    refused(ValueError, source.frames, 1, match=str(copies[0].name))
 
 
 def test_only_wanted_features_are_parsed_and_other_records_refused(tmp_path):
@@ -94,12 +93,10 @@ def test_only_wanted_features_are_parsed_and_other_records_refused(tmp_path):
     (tmp_path / "other").write_bytes(frame(b"\xff" * 20) + frame(b"") + frame(record[:-1]))
     source = TFRecordTriplets(str(tmp_path / "other"))
     for index in range(3):
-        with pytest.raises(ValueError, match="frame_0/encoded" if index == 1 else "other at byte"):
-            source.frames(index)
+        refused(ValueError, source.frames, index, match="frame_0/encoded" if index == 1 else "other at byte")
     (tmp_path / "empty").write_bytes(b"")
     for files, value in (("empty", "empty"), ("other@2", "other-00000-of-00002"), ("nosuch-*", "nosuch")):
-        with pytest.raises((FileNotFoundError, ValueError), match=value):
-            len(TFRecordTriplets(str(tmp_path / files)))
+        refused((FileNotFoundError, ValueError), len, TFRecordTriplets(str(tmp_path / files)), match=value)
 
 
 def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
@@ -114,8 +111,7 @@ def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
     assert TfdsTriplets("triplets:1.2.0", data_dir=str(tmp_path / "sets")).encoded(4).pictures == stored[4]
     info = tmp_path / "out" / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))  # tfds' own default
-    with pytest.raises(ValueError, match=r"out .*array_record"):
-        read_all(tmp_path / "out")
+    refused(ValueError, read_all, tmp_path / "out", match=r"out .*array_record")
 
 
 def test_times_are_kept_and_tensorflow_is_not_needed(tmp_path):
@@ -147,8 +143,7 @@ def test_an_interrupted_run_goes_on_and_ends_the_same(vimeo, tmp_path, monkeypat
         prepare(vimeo, tmp_path / "out", shard=2)
     first = tmp_path / "out" / "triplets-train.array_record-00000-of-00003"
     assert sorted(contents(tmp_path / "out")) == ["prepare.json", first.name]
-    with pytest.raises(FileNotFoundError, match=str(tmp_path / "out")):
-        read_all(tmp_path / "out")
+    refused(FileNotFoundError, read_all, tmp_path / "out", match=str(tmp_path / "out"))
     written = first.stat().st_mtime_ns
     assert prepare(vimeo, tmp_path / "out", shard=2) == 5
     assert first.stat().st_mtime_ns == written
@@ -163,8 +158,7 @@ def test_nothing_is_overwritten_unless_told_to(vimeo, tmp_path):
     (foreign / "letter.txt").write_text("mine")
     before = contents(out)
     for folder, options in ((out, {}), (out, {"layout": "cut"}), (foreign, {"overwrite": True})):
-        with pytest.raises(FileExistsError, match=str(folder)):
-            prepare(vimeo, folder, **options)
+        refused(FileExistsError, prepare, vimeo, folder, **options, match=str(folder))
     assert contents(out) == before and contents(foreign) == {"letter.txt": b"mine"}
     assert prepare(vimeo, out, shard=3, overwrite=True) == len(read_all(out)) == 5
 
@@ -172,15 +166,13 @@ def test_nothing_is_overwritten_unless_told_to(vimeo, tmp_path):
 def test_unreadable_triplets_are_left_out_or_stop(vimeo, tmp_path, caplog, capsys):
     for k in (2, 3, 4):
         damage(vimeo.root / f"sequences/00001/000{k}/im2.png")
-    with pytest.raises(ValueError, match="00001/0002"):
-        prepare(vimeo, tmp_path / "strict", strict=True)
+    refused(ValueError, prepare, vimeo, tmp_path / "strict", strict=True, match="00001/0002")
     Prepare(str(vimeo.folder), str(tmp_path / "out"), layout="vimeo90k", shard=1, quiet=True).run()
     assert "2 triplets; 3 " in capsys.readouterr().out and len(caplog.records) == 3
     assert read_all(tmp_path / "out") == [vimeo.encoded(i).pictures for i in (0, 4)]  # its middle shards are empty
     for path in vimeo.root.rglob("im1.png"):
         damage(path)
-    with pytest.raises(ValueError, match="5 triplets"):
-        prepare(vimeo, tmp_path / "nothing")
+    refused(ValueError, prepare, vimeo, tmp_path / "nothing", match="5 triplets")
 
 
 def test_the_command_offers_every_layout(tmp_path):
@@ -193,9 +185,6 @@ def test_the_command_offers_every_layout(tmp_path):
 def test_options_that_do_not_fit_are_refused(vimeo, tmp_path):
     prepare(vimeo, tmp_path / "out")
     assert json.loads((tmp_path / "out/prepare.json").read_text())["triplets"] == 5
-    with pytest.raises(ValueError, match=r"'left'.*frame_0"):
-        read_all(tmp_path / "out", keys=("left", "frame_1", "frame_2"))
-    with pytest.raises(ValueError, match="keys"):
-        TfdsTriplets("x", keys=["a"])
-    with pytest.raises(ValueError, match="shard 0"):
-        prepare(vimeo, tmp_path / "other", shard=0)
+    refused(ValueError, read_all, tmp_path / "out", keys=("left", "frame_1", "frame_2"), match=r"'left'.*frame_0")
+    refused(ValueError, TfdsTriplets, "x", keys=["a"], match="keys")
+    refused(ValueError, prepare, vimeo, tmp_path / "other", shard=0, match="shard 0")

@@ -75,17 +75,14 @@ def timed(pattern: str) -> list[TimedFrame]:
     return [TimedFrame(number * STEP, images[letter], STEP) for number, letter in enumerate(pattern)]
 
 
-@pytest.mark.parametrize(
-    ("pattern", "kept"),
-    [
-        ("abcdef", [0, 1, 2, 3, 4, 5]),
-        ("aabbcc", [0, 2, 4, 5]),  # the very last one ends the clip when it did
-        ("aaabcd", [0, 3, 4, 5]),
-        ("a" + "b" * 20 + "c", [0, 1, 20, 21]),  # a hold: motion does not creep through it
-        ("aaaa", [0, 3]),
-        ("a", [0]),
-        ("", []),
-    ],
-)
+@pytest.mark.parametrize(("pattern", "kept"), [
+    ("abcdef", [0, 1, 2, 3, 4, 5]),
+    ("aabbcc", [0, 2, 4, 5]),  # the very last one ends the clip when it did
+    ("aaabcd", [0, 3, 4, 5]),
+    ("a" + "b" * 20 + "c", [0, 1, 20, 21]),  # a hold: motion does not creep through it
+    ("aaaa", [0, 3]),
+    ("a", [0]),
+    ("", []),
+])  # fmt: skip
 def test_duplicates_are_dropped_and_holds_are_kept(pattern, kept):
     assert [round(frame.time / STEP) for frame in without_duplicates(timed(pattern))] == kept

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from refusal import refused
 from toy import CONFIG, parameters, toy
 from translation import MOTION, SIDE, batch, partly_valid
 
@@ -78,8 +79,7 @@ def test_impossible_tasks_are_refused(fields):
 
 def test_a_batch_without_teacher_flow_is_refused():
     data = {name: value for name, value in batch().items() if not name.startswith(("flow", "valid"))}
-    with pytest.raises(ValueError, match="TeacherFlow"):
-        TeacherFlow()(Scope(exact_output(MOTION), data, context()))
+    refused(ValueError, lambda: TeacherFlow()(Scope(exact_output(MOTION), data, context())), match="TeacherFlow")
 
 
 def uneven() -> dict[str, jax.Array]:
@@ -177,8 +177,7 @@ def test_training_starts_from_given_weights_with_fewer_levels(tmp_path):
     for path, value in started.items():
         np.testing.assert_array_equal(value, stored[path])
     assert FilmTask(CONFIG).start() is None
-    with pytest.raises(ValueError, match="start_from"):
-        FilmTask(START, start_from=task.start_from).start()
+    refused(ValueError, lambda: FilmTask(START, start_from=task.start_from).start(), match="start_from")
     fewer = FilmTask(START, levels=2)
     assert len(jax.eval_shape(fewer.forward, params_of(START), batch()).forward_flow) == 2
 
@@ -222,8 +221,7 @@ def test_an_even_mixture_knows_nothing_of_visibility():
         assert float(Visibility()(scope)) == pytest.approx(expected, abs=1e-3)
     swapped = data | {"valid0": data["valid1"], "valid1": data["valid0"]}
     assert float(Visibility()(Scope(output._replace(weight=jnp.zeros((2, SIDE, SIDE, 1))), swapped, context()))) == 0
-    with pytest.raises(ValueError, match="blend"):
-        Visibility()(Scope(output, data, context()))
+    refused(ValueError, lambda: Visibility()(Scope(output, data, context())), match="blend")
 
 
 def test_the_laplacian_weighs_coarse_differences_more():

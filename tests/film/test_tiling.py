@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from recipe import scene
+from refusal import refused
 from toy import CONFIG, DIRECT, toy
 
 import film
@@ -48,8 +49,7 @@ def test_the_margin_has_no_weight_but_at_the_images_edge():
     ("image", "window"), [((576, 576), (256, 576)), ((570, 576), (288, 288)), ((96, 96), (128, 96))]
 )
 def test_windows_that_do_not_fit_are_refused(image, window):
-    with pytest.raises(ValueError, match=str(window[0])):
-        Tiling(image, window)
+    refused(ValueError, Tiling, image, window, match=str(window[0]))
 
 
 def frames(model: Film, plan: ComputePlan, count: int = 1, devices: int = 1) -> np.ndarray:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from recipe import DATA
+from refusal import refused
 
 import film.warp
 from film.ops.row_tiling import even_share
@@ -66,8 +67,7 @@ def test_nan_is_not_hidden():
 
 @pytest.mark.parametrize("size", [(1, 8), (8, 1)])
 def test_one_pixel_sides_are_refused(size):
-    with pytest.raises(ValueError, match=f"{size[1]}x{size[0]}"):
-        backward_warp(jnp.zeros((1, *size, 3)), jnp.zeros((1, *size, 2)))
+    refused(ValueError, backward_warp, jnp.zeros((1, *size, 3)), jnp.zeros((1, *size, 2)), match=f"{size[1]}x{size[0]}")
 
 
 def test_rows_and_tiles_equal_the_whole(monkeypatch):

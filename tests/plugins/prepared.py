@@ -49,14 +49,3 @@ def write_efficientnet(path: Path) -> EfficientNet:
     network = EfficientNet(params, config)
     save_efficientnet(path, network, {})
     return network
-
-
-def take(stream: Any, count: int) -> list[dict[str, np.ndarray]]:
-    return [next(stream) for _ in range(count)]
-
-
-def assert_equal(batches: list, others: list) -> None:
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])

@@ -18,14 +18,8 @@ from plugins.diffusion.io.lora import Lora
 
 @pytest.fixture
 def server(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    with hub(tmp_path / "repositories") as running:
+    with hub(tmp_path, monkeypatch) as running:
         (running.root / "who").mkdir(parents=True)
-        monkeypatch.setattr(constants, "ENDPOINT", running.address)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.address + "/{repo_id}/resolve/{revision}/{filename}"
-        )
         yield running
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 
 from plugins.metrics import Mean, derangement, flat, score_rows, table
 
@@ -46,14 +46,11 @@ def test_a_score_of_nan_is_left_out_and_counted():
     assert "4.000 ± nan (1 of 3)" in table(rows) and "(0 of 3)" in table(rows) and "(3 of" not in table(rows)
 
 
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        (lambda: derangement(1), "^1 "),
-        (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 3, 4)))), "3 no control"),
-        (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 4, 5)))), "5 wrong control"),
-        (lambda: score_rows(SCORES, [], sets_of([], [], [])), "0 targets"),
-    ],
-)
+@pytest.mark.parametrize(("call", "value"), [
+    (lambda: derangement(1), "^1 "),
+    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 3, 4)))), "3 no control"),
+    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 4, 5)))), "5 wrong control"),
+    (lambda: score_rows(SCORES, [], sets_of([], [], [])), "0 targets"),
+])  # fmt: skip
 def test_every_target_needs_an_image_of_each_set(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from prepared import write_efficientnet, write_prepared
-from refusals import refused
+from refusal import refused
 from tiny_base import diffusion_base, pixel_base
 
 from common.io.images import read_image, to_uint8
@@ -159,7 +159,8 @@ def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
 )
 def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
     monkeypatch.setattr(base_quality, "from_files", lambda *_: pytest.fail("loaded"))
-    refused((ValueError, OSError), value, lambda: quality(made, **changes).run(str(made / base), tmp_path / "out"))
+    kinds, out = (ValueError, OSError), tmp_path / "out"
+    refused(kinds, lambda: quality(made, **changes).run(str(made / base), out), match=value)
     assert not (tmp_path / "out").exists()
 
 

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from prepared import take, write_prepared
-from refusals import refused
+from prepared import write_prepared
+from refusal import refused
+from streams import take
 
 from common.io.images import write_image
 from plugins.data.captioned_batches import CaptionedConfig
@@ -85,7 +86,7 @@ def test_a_condition_fits_the_latents(folder):
         assert flip or np.array_equal(row, mean[number, 0])
         image = IMAGES[number, :, ::-1] if flip else IMAGES[number]
         np.testing.assert_array_equal(condition, image.astype(np.float32) / 255)
-    refused(ValueError, r"8 .* 4", lambda: dataclasses.replace(data, size=4).batches(0))
+    refused(ValueError, lambda: dataclasses.replace(data, size=4).batches(0), match=r"8 .* 4")
 
 
 def test_states_replace_tokens(folder):
@@ -99,13 +100,14 @@ def test_states_replace_tokens(folder):
 
 
 def test_missing_or_foreign_caches_are_refused(folder, tmp_path):
-    refused(FileNotFoundError, "latent_cache", lambda: config(folder, latents=str(tmp_path)).batches(0))
+    refused(FileNotFoundError, lambda: config(folder, latents=str(tmp_path)).batches(0), match="latent_cache")
     without_states = config(folder, latents=str(folder / "own_latents"), states=True, tag=0, plain=0)
-    refused(FileNotFoundError, r"states\.npy", without_states.batches, 0)
+    refused(FileNotFoundError, without_states.batches, 0, match=r"states\.npy")
     np.save(tmp_path / "mean.npy", np.zeros((2, 2, 4, 4, 2), np.float16))
-    refused(ValueError, r"2 .* 3", lambda: config(folder, latents=str(tmp_path)).batches(0))
-    refused(FileExistsError, "latents", write_cache, folder / "pictures", folder / "vae", folder / "latents")
-    refused(ValueError, "text", write_cache, folder / "own", folder / "vae", tmp_path / "new", folder / "base", 2, SIZE)
+    refused(ValueError, lambda: config(folder, latents=str(tmp_path)).batches(0), match=r"2 .* 3")
+    refused(FileExistsError, write_cache, folder / "pictures", folder / "vae", folder / "latents", match="latents")
+    base, new = folder / "base", tmp_path / "new"
+    refused(ValueError, write_cache, folder / "own", folder / "vae", new, base, 2, SIZE, match="text")
 
 
 def test_a_cache_of_images_with_other_names_is_refused(folder, tmp_path):
@@ -113,4 +115,4 @@ def test_a_cache_of_images_with_other_names_is_refused(folder, tmp_path):
     (own / "images" / "1.png").rename(own / "images" / "3.png")
     names = dict(latents=str(folder / "own_latents"), tokenizer=str(folder / "pictures" / "tokenizer"))
     data = OwnPicturesConfig(str(own), size=SIZE, batch_size=3, unseen=0, **names)
-    refused(ValueError, "own_latents", data.batches, 0)
+    refused(ValueError, data.batches, 0, match="own_latents")

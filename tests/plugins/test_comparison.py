@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from prepared import dark_squares, write_prepared
-from refusals import refused
+from refusal import refused
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
 from common.nn.init import blank
@@ -146,7 +146,7 @@ def test_a_row_for_each_method(made, tmp_path):
         rows = list(csv.DictReader(file))
     assert [row["model"] for row in rows] == titles and float(rows[3]["gflop"]) == plugin["gflop"]
     assert float(rows[1]["area"]) == control["fidelity"]["area"]["value"]
-    refused(FileExistsError, str(tmp_path), comparison(made).run, "", tmp_path)
+    refused(FileExistsError, comparison(made).run, "", tmp_path, match=str(tmp_path))
 
 
 NOISE = np.random.default_rng(0).random((5, SIDE, SIDE, 3), np.float32)
@@ -180,7 +180,8 @@ def test_clips_columns(made, generated, tmp_path):
     assert list(row) == titles and base.split("|")[-2].strip() == f"{row[titles[1]]:.3f}"
     assert -1 <= row[titles[1]] <= 1 and row[titles[0]] >= 0
     assert generated == [2] * 4 + [1] * 4, "images on all devices, what is timed on one"
-    refused(ValueError, "1 held-out", comparison(made, clip=clip, quality=None, count=1).run, "", tmp_path / "other")
+    alone = comparison(made, clip=clip, quality=None, count=1)
+    refused(ValueError, alone.run, "", tmp_path / "other", match="1 held-out")
 
 
 @pytest.mark.long
@@ -215,8 +216,7 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
         evaluate_from_config(configs[1])
     report = json.loads(Path("runs/control_ways/evaluation/results.json").read_text())
     assert [row["model"] for row in report["rows"]] == ["Base", "Base + plugin"] and report["quality"] is None
-    with pytest.raises(SystemExit):
-        evaluate_from_config(configs[1])
+    refused(SystemExit, evaluate_from_config, configs[1])
     assert "| Base + plugin |" in caplog.text
 
 
@@ -227,7 +227,7 @@ def test_old_names_are_read(made):
     for path in ("plugins.control.data.ControlledConfig", "plugins.data.controlled_batches.ControlledConfig"):
         data = instantiate({"_target_": path, "folder": "x", "condition": "canny", "vary": {"low": [3, 4]}}, "data")
         assert data == CaptionedConfig("x", condition="canny", vary={"low": [3, 4]})
-    refused(ValueError, "ControlComparison", lambda: comparison(made).prepare())
+    refused(ValueError, lambda: comparison(made).prepare(), match="ControlComparison")
     assert renamed.override("+evaluation.ways.mine=a") == "+evaluation.methods.mine=a"
     assert renamed.override("evaluation.beside=[a]") == "evaluation.compare_with=[a]"
     assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
@@ -247,7 +247,7 @@ def test_old_names_are_read(made):
 )
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
     monkeypatch.setattr("plugins.evaluation.comparison.bases.from_files", lambda *_: pytest.fail("loaded"))
-    refused(error, value, lambda: comparison(made, **changes).run("", tmp_path))
+    refused(error, lambda: comparison(made, **changes).run("", tmp_path), match=value)
     assert not list(tmp_path.iterdir())
 
 
@@ -274,7 +274,7 @@ def test_a_control_for_another_base_is_named(made, tmp_path):
     other = MediaPipeConfig.for_unet(dataclasses.replace(diffusion_base().base.unet, block_out_channels=(16,)), UNIT)
     save(random(MediaPipePlugin, other), tmp_path / "other")
     evaluation = comparison(made, methods={"plugin": str(tmp_path / "other")})
-    refused(ValueError, r"Base \+ plugin: .*\(16,\)", evaluation.run, "", tmp_path / "out")
+    refused(ValueError, evaluation.run, "", tmp_path / "out", match=r"Base \+ plugin: .*\(16,\)")
 
 
 def test_quality_is_shown_under_the_name_of_its_features(made, generated):

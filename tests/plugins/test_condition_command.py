@@ -8,6 +8,7 @@ import astronaut
 import commands
 import numpy as np
 import pytest
+from command import tree
 
 from common.io.images import read_image, write_image
 from plugins import conditions
@@ -33,8 +34,8 @@ def run(words: str) -> None:
     main(["condition", *words.split()])
 
 
-def refused(words: str, capsys) -> str:
-    return commands.refused(f"condition {words}", capsys)
+def mistake(words: str, capsys) -> str:
+    return commands.mistake(f"condition {words}", capsys)
 
 
 def test_edges_of_one_image(here, capsys):
@@ -43,7 +44,7 @@ def test_edges_of_one_image(here, capsys):
     assert shown.out == "" and shown.err == ""
     expected = conditions.make("canny", read_image("in/b.png"), low=20, high=50)
     np.testing.assert_array_equal(read_image("out/edges.png"), expected)
-    assert "out/edges.png" in refused("canny in/b.png -o out/edges.png", capsys)
+    assert "out/edges.png" in mistake("canny in/b.png -o out/edges.png", capsys)
     run("canny in/b.png -o out/edges.png --overwrite")
     np.testing.assert_array_equal(read_image("out/edges.png"), conditions.make("canny", read_image("in/b.png")))
 
@@ -51,7 +52,7 @@ def test_edges_of_one_image(here, capsys):
 def test_a_folder_and_the_rest_of_it_later(here, capsys):
     run("canny in -o out")
     assert capsys.readouterr().out == "3 made, 0 failed -> out\n"
-    assert sorted(commands.tree("out")) == ["a.png", "b.png", "sub", "sub/c.v2.png"]
+    assert sorted(tree("out")) == ["a.png", "b.png", "sub", "sub/c.v2.png"]
     for name, source in (("a.png", "a.jpg"), ("sub/c.v2.png", "sub/c.v2.webp")):
         expected = conditions.make("canny", read_image(Path("in") / source))
         np.testing.assert_array_equal(read_image(Path("out") / name), expected)
@@ -79,7 +80,7 @@ def test_results_inside_the_folder_are_no_input(here, capsys):
         run("canny in -o in/edges")
     assert capsys.readouterr().out.splitlines()[1] == "0 made, 3 there before, 0 failed -> in/edges"
     for target in ("in", "in/b.png"):
-        assert refused(f"canny in -o {target}", capsys).startswith(f"plugins: {target} ")
+        assert mistake(f"canny in -o {target}", capsys).startswith(f"plugins: {target} ")
 
 
 def test_a_mask_is_found_or_given(here):
@@ -113,7 +114,7 @@ def test_failures_are_reported_and_the_others_made(here, capsys):
     with pytest.raises(SystemExit, match=r"^2$"):  # if all fail, so does the command
         run("canny none -o out2")
     assert capsys.readouterr().out.endswith("0 made, 1 failed -> out2\n")
-    assert [*commands.tree("out2")] == ["failures.txt"]
+    assert [*tree("out2")] == ["failures.txt"]
 
 
 def test_a_run_that_fails_beside_earlier_outputs_is_no_failure(here, capsys):
@@ -131,15 +132,15 @@ def test_no_input_is_replaced(here, capsys):
     targets = {"in/b.png": "canny in/b.png", "half.png": "mask in/b.png --mask half.png"}
     targets["maps"] = "depth in --depth maps"
     for target, words in targets.items():
-        assert target in refused(f"{words} -o {target} --overwrite", capsys)
+        assert target in mistake(f"{words} -o {target} --overwrite", capsys)
 
 
 def test_a_foreign_report_and_a_full_disk_end_the_run(here, capsys, monkeypatch):
     Path("out").mkdir()
     Path("out/failures.txt").write_text("my own list")
-    assert "out/failures.txt" in refused("canny in -o out", capsys)
+    assert "out/failures.txt" in mistake("canny in -o out", capsys)
     monkeypatch.setattr(condition, "write_image", Mock(side_effect=OSError("new/a.png: No space left on device")))
-    assert "No space left" in refused("canny in -o new", capsys)
+    assert "No space left" in mistake("canny in -o new", capsys)
 
 
 def test_landmarks_from_files(here, capsys):
@@ -171,7 +172,7 @@ def test_faces_are_found(here, capsys, monkeypatch):
     assert shown.out == "1 made, 3 failed -> out\n" and "faces.png: 3 faces" in shown.err and "a.jpg: " in shown.err
     drawn = read_image("out/faces.png").any(-1)
     assert drawn[:, 58:112].any() and not drawn[:, :58].any() and not drawn[:, 112:].any()
-    assert "face" in refused("face in/a.jpg -o face.png", capsys)
+    assert "face" in mistake("face in/a.jpg -o face.png", capsys)
     astronaut.forget()
 
 
@@ -179,7 +180,7 @@ def test_without_mediapipe_the_first_image_ends_it(here, capsys, monkeypatch):
     astronaut.forget()
     monkeypatch.setitem(__import__("sys").modules, "mediapipe", None)
     for words in ("face in -o out", "face in/a.jpg -o a.png"):
-        message = refused(words, capsys)
+        message = mistake(words, capsys)
         assert "'landmarks'" in message and "--landmarks" in message
 
 
@@ -204,7 +205,7 @@ def test_a_depth_model_is_loaded_once(here, monkeypatch):
     for _ in range(2):  # the second run has nothing to do, so nothing to load
         run("depth in -o out --model midas.onnx")
         load.assert_called_once_with("midas.onnx")
-        assert len(commands.tree("out")) == 4
+        assert len(tree("out")) == 4
 
 
 MISTAKES = {  # words -> a value in the error
@@ -235,7 +236,7 @@ def test_mistakes_are_one_line_and_write_nothing(here, capsys):
     for name in ("a.jpg", "a.png"):
         write_image(f"twice/{name}", read_image("in/b.png"))
     for words, value in MISTAKES.items():
-        assert value in refused(words, capsys), words
+        assert value in mistake(words, capsys), words
 
 
 @pytest.mark.parametrize("kind", ["canny", "mask"])

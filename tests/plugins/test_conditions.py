@@ -4,7 +4,7 @@ import astronaut
 import cv2
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 
 from plugins import conditions
 from plugins.conditions import connections
@@ -245,4 +245,4 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

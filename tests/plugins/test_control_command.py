@@ -7,7 +7,7 @@ from pathlib import Path
 import families
 import numpy as np
 import pytest
-from commands import APPLE, GENERATE, generate, refused
+from commands import APPLE, GENERATE, generate, mistake
 from tiny_base import diffusion_base, random
 
 from common.io.images import place, read_image, write_image
@@ -97,4 +97,4 @@ MISTAKES = {  # words -> a value in the error
 
 def test_conflicting_options(here, capsys):
     for words, value in MISTAKES.items():
-        assert value in refused(f"{GENERATE} -o out.png {words}", capsys), words
+        assert value in mistake(f"{GENERATE} -o out.png {words}", capsys), words

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from refusal import refused
 from tiny_base import diffusion_base, random, unet_config
 
 from common.training.mesh import make_mesh
@@ -119,7 +120,7 @@ def test_conditions_of_each_image_on_any_number_of_devices(network, full):
 def test_errors_name_the_value(network):
     wide, count = UNetConfig(**{**vars(BASE), "block_out_channels": (16,)}), network.num_outputs
     image = IMAGES[0]
-    for refused, value in (
+    for call, value in (
         (lambda: network.on(image, strength=float("nan")), "strength=nan"),
         (lambda: network.on(image, levels=[1.0] * (count + 1)), f"{count + 1} .*{count}"),
         (lambda: network.on(image, steps=(0.5, 0.5)), "steps="),
@@ -130,8 +131,7 @@ def test_errors_name_the_value(network):
         (lambda: network.check(wide, REDUCTION), "16"),
         (lambda: network.check(BASE, 8), "8"),
     ):
-        with pytest.raises(ValueError, match=value):
-            refused()
+        refused(ValueError, call, match=value)
 
 
 REFUSED = {

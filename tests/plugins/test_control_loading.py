@@ -121,20 +121,17 @@ def test_a_t2i_adapter_in_both_names_without_a_config(tmp_path):
     assert_same(load(write(path, theirs(control_files.light_adapter((8, 16, 16), 64), source))), light)
 
 
-@pytest.mark.parametrize(
-    ("network", "config", "release", "size"),
-    [
-        (ControlNet, ControlNetConfig.sd15(), control_files.controlnet, 361_279_120),
-        (T2IAdapter, T2IAdapterConfig.sd15(), control_files.full_adapter, 77_369_280),
-        (
-            T2IAdapter,
-            T2IAdapterConfig(in_channels=1),
-            functools.partial(control_files.full_adapter, unshuffled=64),
-            77_000_640,
-        ),
-        (T2IAdapter, T2IAdapterConfig.sd15_light(), control_files.light_adapter, 18_689_200),
-    ],
-)
+@pytest.mark.parametrize(("network", "config", "release", "size"), [
+    (ControlNet, ControlNetConfig.sd15(), control_files.controlnet, 361_279_120),
+    (T2IAdapter, T2IAdapterConfig.sd15(), control_files.full_adapter, 77_369_280),
+    (
+        T2IAdapter,
+        T2IAdapterConfig(in_channels=1),
+        functools.partial(control_files.full_adapter, unshuffled=64),
+        77_000_640,
+    ),
+    (T2IAdapter, T2IAdapterConfig.sd15_light(), control_files.light_adapter, 18_689_200),
+])  # fmt: skip
 def test_names_sizes_and_architecture_of_the_published_files(network, config, release, size):
     shapes = stored_shapes(network, config)
     rows = {theirs: (ours, shape) for theirs, ours, shape in release()}
@@ -146,17 +143,14 @@ def test_names_sizes_and_architecture_of_the_published_files(network, config, re
     assert type(config).from_json(single_file.infer_config(class_name, shapes)) == config
 
 
-@pytest.mark.parametrize(
-    ("keys", "value"),
-    [
-        ("control_model.lora_controlnet", "lora_controlnet"),
-        ("difference", "difference"),
-        ("model.diffusion_model.out.2.bias", "model"),
-        ("zero_convs.0.0.weight", "conv_in.weight"),
-        ("stem.weight", "config.json"),
-        ("body.0.block1.weight body.3.in_conv.weight", "adapter.body.0.in_conv.weight"),
-    ],
-)
+@pytest.mark.parametrize(("keys", "value"), [
+    ("control_model.lora_controlnet", "lora_controlnet"),
+    ("difference", "difference"),
+    ("model.diffusion_model.out.2.bias", "model"),
+    ("zero_convs.0.0.weight", "conv_in.weight"),
+    ("stem.weight", "config.json"),
+    ("body.0.block1.weight body.3.in_conv.weight", "adapter.body.0.in_conv.weight"),
+])  # fmt: skip
 def test_files_of_other_networks_are_refused(tmp_path, keys, value):
     path = write(tmp_path / "file.safetensors", dict.fromkeys(keys.split(), ZERO))
     with pytest.raises(ValueError, match=f"{re.escape(str(path))}.*{re.escape(value)}"):
@@ -171,7 +165,7 @@ class Unknown(ControlNetwork):
 def test_wrong_sources_and_arguments(tmp_path):
     file = write(tmp_path / "adapter.safetensors", stored("t2i_adapter"))
     misfit = write(tmp_path / "misfit" / WEIGHTS, {"extra.weight": ZERO}, stored_json("t2i_adapter"))
-    for refused, error, value in (
+    for call, error, value in (
         (lambda: load(folder("unet")), ValueError, "UNet2DConditionModel"),
         (lambda: load(file, variant="fp16"), ValueError, "fp16"),
         (lambda: load(folder("t2i_adapter"), config=ControlNetConfig()), ValueError, "ControlNetConfig"),
@@ -183,4 +177,4 @@ def test_wrong_sources_and_arguments(tmp_path):
         (lambda: save(fixed("t2i_adapter"), misfit.parent), FileExistsError, "config"),
     ):
         with pytest.raises(error, match=value):
-            refused()
+            call()

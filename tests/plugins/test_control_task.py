@@ -11,6 +11,7 @@ import optax
 import pytest
 from flax import nnx
 from prepared import dark_squares, write_prepared
+from refusal import refused
 from tiny_base import WIDTH, diffusion_base, random
 
 from common.training.task import Context
@@ -207,5 +208,4 @@ def test_the_evaluation_has_two_anchors(base, pictures, tmp_path, monkeypatch):
     report = json.loads((tmp_path / "out" / "results.json").read_text())["scores"]
     assert report["with control, strength 0"]["area"] == report["no control"]["area"]
     assert report["with control, strength 1"]["area"]["value"] == pytest.approx(scores["area/with control"])
-    with pytest.raises(FileExistsError):
-        evaluation.run(str(weights), tmp_path / "out")
+    refused(FileExistsError, evaluation.run, str(weights), tmp_path / "out")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from networks import SMALL, assert_near, fixture, folder, network, parameters, small_unet, stored_json
+from refusal import refused
 
 from plugins.control import ControlNet, ControlNetConfig, contract, guess_levels, load
 from plugins.control.contract import ControlOutput
@@ -69,8 +70,7 @@ def test_guess_mode(io, added, unet):
     assert_near(unet(guessed), io["unet_out_guess08"], atol=PARITY)
     original = guess_levels(13, "original")
     assert original[-1] == 1 and original[0] == pytest.approx(0.825**12)
-    with pytest.raises(ValueError, match="'x'"):
-        guess_levels(13, "x")
+    refused(ValueError, guess_levels, 13, "x", match="'x'")
 
 
 def test_two_of_them_are_added(io, added, unet):
@@ -166,5 +166,4 @@ def test_configs():
     assert ControlNetConfig.from_json(TINY.to_json()) == TINY
     for reduction, widths in ((1, 1), (2, 2), (16, 5)):
         assert len(ControlNetConfig.for_unet(SMALL, reduction).conditioning_embedding_out_channels) == widths
-    with pytest.raises(ValueError, match="reduction=6"):
-        ControlNetConfig.for_unet(SMALL, 6)
+    refused(ValueError, ControlNetConfig.for_unet, SMALL, 6, match="reduction=6")

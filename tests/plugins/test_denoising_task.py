@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from networks import random
+from refusal import refused
 from tiny_base import train
 
 from common.io.images import contact_sheet
@@ -104,8 +105,7 @@ def test_images_and_their_cached_latents_are_the_same_example(tmp_path):
     assert one.shape == (2, 4, 4, 3)
     np.testing.assert_allclose(one, other, atol=1e-5)
     np.testing.assert_allclose(one / 0.5, posterior.sample(key), atol=1e-5)
-    with pytest.raises(ValueError, match=r"task\.vae"):
-        latents_of(None, cached, {}, key)
+    refused(ValueError, latents_of, None, cached, {}, key, match=r"task\.vae")
 
 
 def test_batches_may_hold_states(params, measured):
@@ -115,8 +115,7 @@ def test_batches_may_hold_states(params, measured):
     batch = {"image": batch_of(4)["image"], "states": np.asarray(states)}
     loss = jax.jit(task.loss)({"unet": params["unet"]}, batch, context())[0]
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
-    with pytest.raises(ValueError, match=r"task\.text"):
-        task.states(params, {})
+    refused(ValueError, task.states, params, {}, match=r"task\.text")
 
 
 def test_a_step_in_bfloat16_is_near_one_in_float32(params, measured):

@@ -7,7 +7,7 @@ import astronaut
 import numpy as np
 import pytest
 from onnx_models import MEAN_OF_CHANNELS, save_model
-from refusals import refused
+from refusal import refused
 
 from plugins import metrics
 from plugins.metrics.estimated import fit, in_pixels
@@ -52,7 +52,7 @@ def test_depth_by_a_model(tmp_path):
     for wrong in (ramp[:, ::-1], np.full_like(ramp, 0.5)):
         assert score(wrong, ramp) == pytest.approx(float(ramp[..., 0].std()), rel=1e-3)
     assert math.isnan(score(np.full_like(ramp, np.nan), ramp))
-    refused(FileNotFoundError, r"none\.onnx", lambda: metrics.DepthRmse("none.onnx").prepare())
+    refused(FileNotFoundError, lambda: metrics.DepthRmse("none.onnx").prepare(), match=r"none\.onnx")
 
 
 def test_nme_and_pck_by_hand():
@@ -108,7 +108,7 @@ def test_a_missing_mediapipe_is_an_error_before_the_work(monkeypatch):
     astronaut.forget()
     monkeypatch.setitem(sys.modules, "mediapipe", None)
     for score in (metrics.FaceNme(), metrics.FaceFound(), metrics.PosePck()):
-        refused(ImportError, "'landmarks'", score.prepare)
+        refused(ImportError, score.prepare, match="'landmarks'")
 
 
 SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
@@ -128,4 +128,4 @@ SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

@@ -11,10 +11,11 @@ import numpy as np
 import onnxruntime
 import pytest
 import safetensors.numpy
+from commands import mistake
 from flax import nnx
 from networks import DATA, folder, nhwc
 from portable import UNETS, features_case
-from test_plugins_cli import refused
+from refusal import refused
 from tiny_base import random
 
 from common.io.images import write_image
@@ -109,8 +110,7 @@ def test_litert(case, tmp_path):
 
 def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
-    with pytest.raises(ImportError, match=r"\[export\]"):
-        onnx(control_program(random(*NETWORKS["plugin"]), HEIGHT, WIDTH))
+    refused(ImportError, lambda: onnx(control_program(random(*NETWORKS["plugin"]), HEIGHT, WIDTH)), match=r"\[export\]")
 
 
 def test_features_are_channels_first_with_metadata(case, tmp_path):
@@ -122,8 +122,7 @@ def test_features_are_channels_first_with_metadata(case, tmp_path):
     assert json.loads(metadata.pop("shapes")) == [[1, f.shape[3], *f.shape[1:3]] for f in expected]
     known = {"format": "pt", "network": type(network).__name__, "strength": "0.5", "picture": f"{WIDTH}x{HEIGHT}"}
     assert metadata == known | {"sha256": digest_of(path)}
-    with pytest.raises(FileExistsError):
-        save_features(path, network, IMAGES[0])
+    refused(FileExistsError, save_features, path, network, IMAGES[0])
 
 
 @pytest.mark.long
@@ -155,8 +154,7 @@ def test_networks_sizes_and_files_that_are_refused(tmp_path):
         (lambda: open_litert(file), file.name),
         (lambda: onnx(control_program(plugin, 8, 8), "int8"), "int8"),
     ):
-        with pytest.raises(ValueError, match=value):
-            refuse()
+        refused(ValueError, refuse, match=value)
     assert [path.name for path in tmp_path.iterdir()] == [file.name]
 
 
@@ -217,15 +215,14 @@ MISTAKES = {  # words -> a value in the error
 
 def test_errors_of_the_command_write_nothing(here, capsys):
     for words, value in MISTAKES.items():
-        assert value in refused(f"export --plugin plugin {words}", capsys), words
+        assert value in mistake(f"export --plugin plugin {words}", capsys), words
 
 
 @pytest.mark.parametrize("network", ["--base diffusion-small --part unet", "--plugin plugin"])
 def test_weights_that_a_format_cannot_hold_are_refused(here, capsys, monkeypatch, network):
     many = 859_520_964  # Stable Diffusion 1.5's UNet
     check_bytes("unet", many, "onnx", "float16")
-    with pytest.raises(ValueError, match=r"3\.4 GB.*--weights float16"):
-        check_bytes("unet", many, "stablehlo", "float32")
+    refused(ValueError, check_bytes, "unet", many, "stablehlo", "float32", match=r"3\.4 GB.*--weights float16")
     monkeypatch.setattr("plugins.cli.export.LARGEST", 1000)
     for output in ("a.onnx", "a.onnx --weights float16", "a.tflite --weights int8", "a.stablehlo"):
-        assert "no format" in refused(f"export {network} -o {output}", capsys), output
+        assert "no format" in mistake(f"export {network} -o {output}", capsys), output

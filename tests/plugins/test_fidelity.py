@@ -3,7 +3,7 @@
 import cv2
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 
 from common.io.images import to_uint8
 from plugins import metrics
@@ -127,4 +127,4 @@ SMALL, LARGE = np.zeros((3, 3), bool), np.zeros((4, 4), bool)
     ],
 )
 def test_invalid_values_are_refused(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

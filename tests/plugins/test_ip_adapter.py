@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from networks import random
-from refusals import refused
+from refusal import refused
 from tiny_base import WIDTH, diffusion_base
 
 from common.io.image_preparation import ImagePreparation
@@ -73,9 +73,8 @@ def test_its_size_is_not_the_outputs():
     ("2 image prompts for 3", lambda: adapter().on(PICTURES)),
 ])  # fmt: skip
 def test_settings_and_other_bases_are_refused(value, control):
-    refused(
-        ValueError, value, lambda: make_request(diffusion_base().base, PROMPT, seeds=range(3), controls=[control()])
-    )
+    base = diffusion_base().base
+    refused(ValueError, lambda: make_request(base, PROMPT, seeds=range(3), controls=[control()]), match=value)
 
 
 @pytest.mark.parametrize("value, names", [
@@ -86,7 +85,7 @@ def test_settings_and_other_bases_are_refused(value, control):
     ("image_proj.latents", ["image_proj.latents"]),
 ])  # fmt: skip
 def test_other_files_are_refused(value, names):
-    refused(ValueError, value, infer_config, dict.fromkeys(names, (4, 4)))
+    refused(ValueError, infer_config, dict.fromkeys(names, (4, 4)), match=value)
 
 
 def test_cross_attentions_of_stable_diffusion():
@@ -122,7 +121,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     write_image("picture.png", PICTURES[0])
     command = f"generate --prompt '{PROMPT}' --base base --steps 2 --batch 2 --seed 5 --image-prompt picture.png"
     for words, value in [("", "--ip-adapter"), ("--ip-adapter ip.safetensors --image-encoder none", "none")]:
-        assert value in commands.refused(f"{command} {words} -o image.png", capsys)
+        assert value in commands.mistake(f"{command} {words} -o image.png", capsys)
     main(shlex.split(f"{command} --ip-adapter ip.safetensors --image-prompt-strength 0.5 -o image.png"))
     control = load_ip_adapter(file).on(read_image("picture.png"), strength=0.5)
     expected = base(PROMPT, seeds=5, controls=[control], **OPTIONS)[0]

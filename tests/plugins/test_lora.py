@@ -10,7 +10,7 @@ import pytest
 import safetensors.numpy
 from flax import nnx
 from networks import DATA, assert_near, lora, network
-from refusals import refused
+from refusal import refused
 
 from common.weights import porting
 from plugins.diffusion.io.lora import Lora, merge
@@ -154,14 +154,14 @@ def test_alpha_of_peft(tmp_path, header, scale):
 def test_alpha_of_pefts_own_file_is_beside_it(tmp_path):
     name, file = f"{BLOCK}.attn1.to_q", tmp_path / "adapter_model.safetensors"
     tensors = pair(f"base_model.model.{name}", rank=4, endings=(".lora_A.weight", ".lora_B.weight"))
-    refused(FileNotFoundError, "adapter_config.json", written, file, tensors)
+    refused(FileNotFoundError, written, file, tensors, match="adapter_config.json")
     config = {"r": 4, "lora_alpha": 8, "use_dora": False, "alpha_pattern": {}, "rank_pattern": {}}
     for changes, scale in (({}, 2.0), ({"use_rslora": True}, 4.0)):
         (tmp_path / "adapter_config.json").write_text(json.dumps(config | changes))
         for path in (file, tmp_path):
             assert Lora.load(path).updates["unet"][name].scale == scale
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
-    refused(ValueError, "use_dora", Lora.load, file)
+    refused(ValueError, Lora.load, file, match="use_dora")
 
 
 def test_half_precision_stays_and_is_rounded_once(tmp_path):
@@ -202,7 +202,7 @@ def test_all_that_does_not_fit_is_listed(tmp_path):
 ])  # fmt: skip
 def test_other_kinds_are_named_and_refused(tmp_path, key, message):
     tensors = pair("unet.mid_block.attentions.0.proj_out") | {key: np.ones(1)}
-    error = refused(ValueError, message, written, tmp_path / "l.safetensors", tensors)
+    error = refused(ValueError, written, tmp_path / "l.safetensors", tensors, match=message)
     assert key in error and "l.safetensors" in error
 
 
@@ -228,9 +228,3 @@ def test_damaged_files(tmp_path):
     with pytest.raises(ValueError) as caught:
         written(tmp_path / "l.safetensors", tensors)
     assert sorted(line.strip()[0] for line in str(caught.value).splitlines()[1:]) == ["a", "b", "c", "d", "e"]
-    cut = tmp_path / "cut.safetensors"
-    cut.write_bytes(KOHYA.read_bytes()[:5000])
-    (tmp_path / "l.pt").write_bytes(b"\x80\x02}.")
-    for name, error in (("cut.safetensors", ValueError), ("l.pt", ValueError), ("none.safetensors", FileNotFoundError)):
-        with pytest.raises(error, match=name):
-            Lora.load(tmp_path / name)

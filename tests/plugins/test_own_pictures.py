@@ -10,8 +10,8 @@ import networks
 import numpy as np
 import pytest
 import safetensors.numpy
-from prepared import take
-from refusals import refused
+from refusal import refused
+from streams import take
 
 from common.io.images import write_image
 from plugins.conditions.registry import make
@@ -88,7 +88,8 @@ def test_a_bases_single_file_has_its_tokenizer_beside_it(folder, tmp_path):
     }
     file = tmp_path / "base.safetensors"
     safetensors.numpy.save_file(text, file)
-    refused(FileNotFoundError, r"base\.safetensors.*vocab\.json", lambda: config(folder, tokenizer=str(file)).text)
+    missing = r"base\.safetensors.*vocab\.json"
+    refused(FileNotFoundError, lambda: config(folder, tokenizer=str(file)).text, match=missing)
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")
     np.testing.assert_array_equal(config(folder, tokenizer=str(file)).text("an apple"), config(folder).text("an apple"))
 
@@ -125,7 +126,7 @@ def test_a_condition_of_another_size_shows_the_same_part(folder, tmp_path):
     for image, condition, _ in triples(data, 5):
         np.testing.assert_allclose(image, condition, atol=0.03)
     write(tmp_path / "conditions" / "depth" / "1.png", large[:, :100])
-    refused(ValueError, r"picture 1.* 100x64", lambda: take(dataclasses.replace(data, strict=True).batches(0), 1))
+    refused(ValueError, lambda: take(dataclasses.replace(data, strict=True).batches(0), 1), match=r"picture 1.* 100x64")
 
 
 def test_conditions_are_made_where_none_is_stored(folder, tmp_path):
@@ -140,7 +141,7 @@ def test_conditions_are_made_where_none_is_stored(folder, tmp_path):
             np.testing.assert_array_equal(condition, expected)
     for kind in ("canny", "mine"):
         data = config(folder, tmp_path, condition=kind, stored=True)
-        refused(ValueError, f"picture 0 .*'{kind}'", data.batches, 0)
+        refused(ValueError, data.batches, 0, match=f"picture 0 .*'{kind}'")
 
 
 def test_made_conditions_vary(folder):
@@ -175,15 +176,15 @@ def test_damaged_images_and_missing_captions(folder, tmp_path):
     data = config(folder, tmp_path, batch_size=1, drop=0)
     np.testing.assert_array_equal(next(data.batches(0))["tokens"], data.text([""], 12))
     (tmp_path / "a.png").write_bytes((folder / "images" / "1.png").read_bytes()[:200])
-    refused(ValueError, r"a\.png", lambda: next(data.batches(0)))
+    refused(ValueError, lambda: next(data.batches(0)), match=r"a\.png")
     write(tmp_path / "b.png", np.zeros((20, 20, 3), np.uint8))
     several = config(folder, tmp_path, batch_size=2)
     assert next(several.batches(0))["id"].tolist() == [1, 1]  # the image after it is in its place
     held = dataclasses.replace(several, split="all", condition="canny", stored=False)
     assert len(ControlEvaluation(held, {"area": MaskIou()}).held_out(4).images) == 1
     strict = ControlEvaluation(dataclasses.replace(held, strict=True), {"area": MaskIou()})
-    refused(ValueError, r"a\.png", lambda: strict.held_out(4))
-    refused(ValueError, r"a\.png", lambda: next(dataclasses.replace(several, strict=True).batches(0)))
+    refused(ValueError, lambda: strict.held_out(4), match=r"a\.png")
+    refused(ValueError, lambda: next(dataclasses.replace(several, strict=True).batches(0)), match=r"a\.png")
 
 
 def test_a_source_may_be_named_in_the_config():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import ldm
 import numpy as np
 import pytest
 import safetensors.numpy
-from commands import APPLE, GENERATE, generate, refused
+from command import printed
+from commands import APPLE, GENERATE, generate, mistake
 from networks import folder, lora
 from tiny_base import diffusion_base
 
@@ -44,8 +46,7 @@ def test_one_image_and_one_from_it(here, capsys):
 
 
 def test_json_is_one_object(here, capsys):
-    generate("--seed 5 --count 2 -o out --json")
-    found = json.loads(capsys.readouterr().out)
+    found = printed(capsys, main, *shlex.split(f"{GENERATE} --seed 5 --count 2 -o out"))
     assert [row["image"] for row in found["images"]] == ["out/seed_0005.png", "out/seed_0006.png"]
     assert (found["size"], found["steps"], found["sampler"]) == ([16, 16], 3, "ddim")
 
@@ -58,9 +59,9 @@ def test_many_images_are_numbered_by_seed(here, capsys):
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(p.name for p in Path("out").iterdir()) == ["seed_0009.png", "seed_0010.png", "seed_0011.png"]
     assert image_size("sheet.png")[0] > 2 * 16 and image_size("now.png") == (32, 32)
-    assert "out" in refused(f"{GENERATE} {options}", capsys)
+    assert "out" in mistake(f"{GENERATE} {options}", capsys)
     Path("out/mine.txt").touch()
-    assert "mine.txt" in refused(f"{GENERATE} {options} --overwrite", capsys)
+    assert "mine.txt" in mistake(f"{GENERATE} {options} --overwrite", capsys)
 
 
 def info(capsys, words: str = "") -> dict[str, str]:
@@ -76,23 +77,20 @@ def test_info_of_a_folder(here, capsys):
     assert rows["sampler"] == "ddim" and rows["images"].startswith("16x16")
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        ("-o a.txt", ".txt"),
-        ("-o a.png --width 32768 --height 32", "32768x32"),
-        ("-o photo.png --image photo.png --overwrite", "photo.png"),
-        ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
-        ("-o a.png --preview photo.png --image photo.png --overwrite", "--preview photo.png"),
-        ("-o a.png --sheet photo.png --image photo.png --overwrite", "--sheet photo.png"),
-        ("-o out --image out/seed_0003.png --overwrite", "out"),
-        ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
-    ],
-)
+@pytest.mark.parametrize(("words", "value"), [
+    ("-o a.txt", ".txt"),
+    ("-o a.png --width 32768 --height 32", "32768x32"),
+    ("-o photo.png --image photo.png --overwrite", "photo.png"),
+    ("-o photo.png --plugin p --condition photo.png --overwrite", "photo.png"),
+    ("-o a.png --preview photo.png --image photo.png --overwrite", "--preview photo.png"),
+    ("-o a.png --sheet photo.png --image photo.png --overwrite", "--sheet photo.png"),
+    ("-o out --image out/seed_0003.png --overwrite", "out"),
+    ("-o a.png --lora http://127.0.0.1:9/x.html", "http://127.0.0.1:9/x.html"),
+])  # fmt: skip
 def test_mistakes_leave_all_as_it_was(here, capsys, words, value):
     for name in ("photo.png", "out/seed_0003.png"):
         write_image(name, np.zeros((32, 32, 3), np.float32))
-    assert value in refused(f"generate --prompt apple --base base --quiet {words}", capsys)
+    assert value in mistake(f"generate --prompt apple --base base --quiet {words}", capsys)
 
 
 def test_guidance_below_1_is_a_warning(here, capsys, monkeypatch):
@@ -103,7 +101,7 @@ def test_guidance_below_1_is_a_warning(here, capsys, monkeypatch):
 
 
 def test_a_missing_option_is_named_beside_a_misspelt_one(here, capsys):
-    error = refused("generate --promt apple -o a.png", capsys)
+    error = mistake("generate --promt apple -o a.png", capsys)
     assert "--prompt" in error and "--promt" in error
 
 
@@ -116,12 +114,12 @@ def test_info_of_a_plugin_by_its_name_folder_or_file(here, capsys):
 
 def test_folders_of_other_models_and_damaged_ones_are_refused(here, capsys):
     Path("base/scheduler/scheduler_config.json").unlink()
-    assert "scheduler_config.json" in refused("info base", capsys)
+    assert "scheduler_config.json" in mistake("info base", capsys)
     index = Path("base/model_index.json")
     index.write_text(json.dumps(json.loads(index.read_text()) | {"text_encoder_3": ["transformers", "T5EncoderModel"]}))
-    assert "text_encoder_3" in refused("info base", capsys)
+    assert "text_encoder_3" in mistake("info base", capsys)
     index.unlink()
-    assert "model_index.json" in refused("info base", capsys)
+    assert "model_index.json" in mistake("info base", capsys)
 
 
 def single_file(path: str, linear: bool = False) -> None:
@@ -136,7 +134,7 @@ def single_file(path: str, linear: bool = False) -> None:
 
 def test_info_of_a_single_file_with_a_tokenizer_beside_it(here, capsys):
     single_file("v1.safetensors")
-    assert "tokenizer" in refused("info v1.safetensors", capsys)
+    assert "tokenizer" in mistake("info v1.safetensors", capsys)
     named = info(capsys, "v1.safetensors --tokenizer base/tokenizer")
     for name in ("vocab.json", "merges.txt"):
         shutil.copy(f"base/tokenizer/{name}", ".")
@@ -197,12 +195,12 @@ def test_errors_are_one_line_and_write_nothing(here, capsys):
     write_image("wide.png", np.zeros((16, 20, 3), np.float32))
     write_image("taken.png", np.zeros((2, 2, 3), np.float32))
     for words, value in MISTAKES.items():
-        assert value in refused(f"{GENERATE} -o a.png {words}", capsys), words
+        assert value in mistake(f"{GENERATE} -o a.png {words}", capsys), words
 
 
 def test_no_base_and_no_command(here, capsys, monkeypatch):
     monkeypatch.setattr(bases, "BASES", dataclasses.replace(bases.BASES, folder=here / "weights"))
-    assert "base" in refused("info", capsys) and "'draw'" in refused("draw", capsys)
+    assert "base" in mistake("info", capsys) and "'draw'" in mistake("draw", capsys)
     (here / "weights").mkdir()
     shutil.move("base", here / "weights" / "diffusion-small")
     assert info(capsys)["sampler"] == "ddim"

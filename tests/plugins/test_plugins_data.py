@@ -1,15 +1,15 @@
 """Batches of captioned images: right, repeatable, resumable, the same for any number of processes, both sources."""
 
 import dataclasses
-import json
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from prepared import assert_equal, take, write_prepared
-from refusals import refused
+from prepared import write_prepared
+from refusal import refused
+from streams import check_stream, take
 
 from plugins.data.captioned import CaptionedPictures
 from plugins.data.captioned_batches import CaptionedConfig
@@ -72,28 +72,10 @@ def test_an_epoch_has_every_image_once_in_another_order(folder):
     assert sorted(first) == sorted(second) == list(range(HELD, COUNT)) and list(first) != list(second)
 
 
-def test_the_seed_decides_whatever_the_threads(folder, make):
-    options = dict(condition="canny", vary={"low": [5, 50]})
-    data = make(folder, **options)
-    assert_equal(take(data.batches(1), 6), take(make(folder, threads=3, **options).batches(1), 6))
-    ids = [np.concatenate([batch["id"] for batch in take(data.batches(seed), 4)]).tolist() for seed in (1, 2)]
-    assert ids[0] != ids[1]
-
-
-def test_a_new_iterator_continues_at_the_state(folder, make):
-    whole = make(folder).batches(7)
-    take(whole, 3)
-    state = json.loads(json.dumps(whole.get_state()))  # small and plain
-    expected = take(whole, 6)  # over the end of an epoch
-    resumed = make(folder).batches(7)
-    resumed.set_state(state)
-    assert_equal(take(resumed, 6), expected)
-
-
-def test_two_processes_share_the_stream_of_one(folder, make):
-    whole = take(make(folder, batch_size=3).batches(5), 6)
-    parts = [take(make(folder, batch_size=6).batches(5, index, 2), 3) for index in (0, 1)]
-    assert_equal([batch for pair in zip(*parts, strict=True) for batch in pair], whole)
+@pytest.mark.parametrize("options", [{}, dict(condition="canny", vary={"low": [5, 50]})])
+def test_the_promises_of_a_stream(folder, make, options):
+    """Over the end of an epoch."""
+    check_stream(lambda **changes: make(folder, **dict(batch_size=6), **options, **changes), 8)
 
 
 def test_captions_vary_as_often_as_asked(folder):
@@ -158,7 +140,7 @@ def test_only_images_that_may_be_are_flipped(folder):
     ],
 )
 def test_invalid_values_are_refused(folder, make, changes, value):
-    refused(ValueError, value, lambda: make(folder, **changes).batches(0))
+    refused(ValueError, lambda: make(folder, **changes).batches(0), match=value)
 
 
 def test_missing_files_are_refused(folder, tmp_path):
@@ -168,13 +150,13 @@ def test_missing_files_are_refused(folder, tmp_path):
         (own(str(tmp_path)), "own"),
         (own(folder, tokenizer="nowhere"), "'nowhere'"),
     ):
-        refused(FileNotFoundError, value, data.batches, 0)
-    refused(ValueError, "batch_size 5", lambda: config(folder).batches(0, 0, 2))  # does not divide
+        refused(FileNotFoundError, data.batches, 0, match=value)
+    refused(ValueError, lambda: config(folder).batches(0, 0, 2), match="batch_size 5")  # does not divide
     (tmp_path / "index.json").write_text(Path(folder, "index.json").read_text())
     np.save(tmp_path / "images.npy", np.zeros((3, SIZE, SIZE, 3), np.uint8))
-    refused(ValueError, r"3 .* 24 ", lambda: len(CaptionedPictures(tmp_path)))
+    refused(ValueError, lambda: len(CaptionedPictures(tmp_path)), match=r"3 .* 24 ")
     data = own(folder)
-    refused(ValueError, "condition is null", lambda: data.conditioned(data.example(0)))
+    refused(ValueError, lambda: data.conditioned(data.example(0)), match="condition is null")
 
 
 @pytest.mark.parametrize(

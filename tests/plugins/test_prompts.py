@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 from tiny_base import diffusion_base
 
 from plugins.diffusion.io.prompts import chunks, weighted_parts
@@ -29,7 +29,7 @@ def test_parts(prompt, parts):
 
 @pytest.mark.parametrize("number", ["9", "-1"])
 def test_weights_out_of_range_are_refused(number):
-    refused(ValueError, number, weighted_parts, f"a (red:{number}) apple")
+    refused(ValueError, weighted_parts, f"a (red:{number}) apple", match=number)
 
 
 def test_rows_of_tokens():
@@ -65,7 +65,7 @@ def test_images_of_weighted_and_long_prompts():
 
 def test_prompts_of_many_different_lengths_are_refused_together():
     base, prompts = diffusion_base().base, [" ".join(["red"] * 14 * rows) for rows in (5, 7, 8)]
-    refused(ValueError, "280", lambda: make_request(base, prompts, weighted=True))
+    refused(ValueError, lambda: make_request(base, prompts, weighted=True), match="280")
     assert make_request(base, prompts[:2], weighted=True).chunks == 35
     assert make_request(base, " ".join(["red"] * 14 * 65), weighted=True).chunks == 65
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 from scipy.linalg import sqrtm
 
 from plugins.metrics import (
@@ -73,26 +73,23 @@ def test_files_of_statistics(tmp_path):
         np.testing.assert_array_equal(file["mu"], ours.mean)
         np.testing.assert_array_equal(file["sigma"], ours.covariance)
         assert file["n"] == 9 == Statistics.load(tmp_path / "real.npz").count
-    refused(FileExistsError, "real", ours.save, tmp_path / "real.npz")
-    refused(ValueError, r"\.npy", lambda: ours.save(tmp_path / "real.npy"))
+    refused(FileExistsError, ours.save, tmp_path / "real.npz", match="real")
+    refused(ValueError, lambda: ours.save(tmp_path / "real.npy"), match=r"\.npy")
     np.savez_compressed(tmp_path / "theirs.npz", mu=ours.mean.astype(np.float32), sigma=ours.covariance)
     theirs = Statistics.load(tmp_path / "theirs.npz")
     assert theirs.count is None and frechet_distance(ours, theirs) < 1e-6
 
 
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [
-        ("nowhere.npz", lambda path: None),
-        ("other.npz", lambda path: np.savez(path, mu=np.zeros(3))),
-        ("shape.npz", lambda path: np.savez(path, mu=np.zeros(3), sigma=np.zeros((2, 2)))),
-        ("pickle.npz", lambda path: np.savez(path, mu=np.array([{}], object), sigma=np.zeros((1, 1)))),
-        ("array.npy", lambda path: np.save(path, np.zeros(3))),
-    ],
-)
+@pytest.mark.parametrize(("name", "write"), [
+    ("nowhere.npz", lambda path: None),
+    ("other.npz", lambda path: np.savez(path, mu=np.zeros(3))),
+    ("shape.npz", lambda path: np.savez(path, mu=np.zeros(3), sigma=np.zeros((2, 2)))),
+    ("pickle.npz", lambda path: np.savez(path, mu=np.array([{}], object), sigma=np.zeros((1, 1)))),
+    ("array.npy", lambda path: np.save(path, np.zeros(3))),
+])  # fmt: skip
 def test_files_without_statistics_are_refused(tmp_path, name, write):
     write(tmp_path / name)
-    refused((ValueError, OSError), name, Statistics.load, tmp_path / name)
+    refused((ValueError, OSError), Statistics.load, tmp_path / name, match=name)
 
 
 def pairs(n: int, m: int, draw: str = "random") -> tuple[np.ndarray, np.ndarray]:
@@ -199,4 +196,4 @@ UNIT = np.tile([1.0, 0.0], (4, 1))
     ],
 )
 def test_invalid_sets_are_refused(call, value):
-    refused(ValueError, value, call)
+    refused(ValueError, call, match=value)

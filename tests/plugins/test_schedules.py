@@ -7,7 +7,7 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from refusals import refused
+from refusal import refused
 
 from plugins.diffusion.samplers import schedules
 from plugins.diffusion.samplers.sampler import predict
@@ -52,7 +52,7 @@ def test_spacings():
     assert solver_timesteps(1000, 4, "linspace").tolist() == [999, 749, 500, 250]
     assert solver_timesteps(1000, 4, "leading", 1).tolist() == [801, 601, 401, 201]
     assert np.all(np.diff(solver_timesteps(1000, 999, "leading")) == -1)
-    refused(ValueError, "1 to 999", solver_timesteps, 1000, 1000, "leading")
+    refused(ValueError, solver_timesteps, 1000, 1000, "leading", match="1 to 999")
     assert spaced_timesteps(1000, 1, "linspace").tolist() == [999]
     for space in (schedules.karras_sigmas, schedules.exponential_sigmas):
         sigmas = space(10.0, 0.1, 7)
@@ -128,4 +128,4 @@ ONES = jnp.ones(2)
     (lambda: Schedule(sigma_min=-1.0), "sigma_min"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
-    refused(ValueError, message, call)
+    refused(ValueError, call, match=message)

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from networks import DATA, assert_same, random, stored_shapes
-from refusals import refused
+from refusal import refused
 
 from common.nn.text_encoder import TextConfig, TextEncoder
 from common.weights.torch_names import state_dict
@@ -155,7 +155,7 @@ def test_a_base_without_an_autoencoder_takes_the_given_one(tmp_path):
     index = json.loads((folder / "model_index.json").read_text())
     (folder / "model_index.json").write_text(json.dumps(index | {"vae": [None, None]}))
     assert read_base(folder, vae=folder / "vae").base.vae == read_base(families.folder("plms_v")).base.vae
-    refused(FileNotFoundError, "none", lambda: read_base(folder, vae=tmp_path / "none"))
+    refused(FileNotFoundError, lambda: read_base(folder, vae=tmp_path / "none"), match="none")
 
 
 IMAGE, MASK = families.picture(), families.mask()
@@ -177,7 +177,7 @@ IMAGE, MASK = families.picture(), families.mask()
 ])  # fmt: skip
 def test_what_does_not_fit_is_refused(family, options, value):
     base = read_base(families.folder(family)).base
-    refused(ValueError, value, lambda: make_request(base, "a red apple", **options))
+    refused(ValueError, lambda: make_request(base, "a red apple", **options), match=value)
 
 
 def test_steps_and_rows_of_each_family():
@@ -195,8 +195,8 @@ def test_the_inputs_of_a_unet_are_checked():
     wrong = [None, (jnp.zeros((1, 64)), jnp.zeros((1, 5))), (jnp.zeros((2, 64)), jnp.zeros((2, 6)))]
     for pair in wrong:
         added = {} if pair is None else {"pooled": pair[0], "sizes": pair[1]}
-        refused(ValueError, "pooled and sizes", lambda added=added: unet(x, 0, context, **added))
-    refused(ValueError, "guidance is 3", lambda: unet(x, 0, context, guidance=3))
+        refused(ValueError, lambda added=added: unet(x, 0, context, **added), match="pooled and sizes")
+    refused(ValueError, lambda: unet(x, 0, context, guidance=3), match="guidance is 3")
 
 
 @pytest.mark.long
@@ -210,4 +210,4 @@ def test_the_command_repairs_under_a_mask(tmp_path, monkeypatch, capsys):
     words = f"generate --base {families.folder('inpainting')} --prompt apple --steps 2 --image photo.png"
     main(f"{words} --mask hole.png -o out.png".split())
     assert read_image("out.png").shape == (16, 16, 3) and "under hole.png" in capsys.readouterr().out
-    commands.refused(f"{words} -o other.png", capsys)
+    commands.mistake(f"{words} -o other.png", capsys)

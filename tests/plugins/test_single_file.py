@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from networks import assert_same, network, parameters, stored, stored_shapes
-from refusals import refused
+from refusal import refused
 
 from common.nn.text_encoder import TextConfig
 from plugins.diffusion.io.components import KINDS, MODULES, load_component, load_text_encoder, load_unet, load_vae
@@ -86,9 +86,8 @@ def test_a_single_files_architecture_is_inferred(tmp_path):
     np.testing.assert_array_equal(parameters(loaded)["conv_out.bias"], unet[PREFIXES["unet"] + "out.2.bias"])
     assert load_vae(path).config == VAEConfig(block_out_channels=(32, 64), layers_per_block=1)
     safetensors.numpy.save_file({PREFIXES["unet"] + "joint_blocks.0.weight": np.zeros(1, np.float32)}, path)
-    refused(ValueError, r"f\.safetensors.*conv_in\.weight", load_unet, path)
-    with pytest.raises(ValueError, match=r"encoder\.conv_in\.weight"):
-        infer_config("vae", {"joint_blocks.0.weight": (1,)})
+    refused(ValueError, load_unet, path, match=r"f\.safetensors.*conv_in\.weight")
+    refused(ValueError, infer_config, "vae", {"joint_blocks.0.weight": (1,)}, match=r"encoder\.conv_in\.weight")
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from networks import DATA, assert_near, network
+from refusal import refused
 
 from common.nn.text_encoder import TextConfig, TextEncoder
 from common.nn.transformer import ACTIVATIONS
@@ -103,7 +104,5 @@ def test_half_precision_and_jit(tokens, states):
 
 def test_calls_out_of_range(tokens):
     encoder = network("text_encoder")
-    with pytest.raises(ValueError, match=r"78.*77"):
-        encoder(np.zeros((1, 78), np.int32))
-    with pytest.raises(ValueError, match="skip is 3"):
-        encoder(tokens, skip=3)
+    refused(ValueError, encoder, np.zeros((1, 78), np.int32), match=r"78.*77")
+    refused(ValueError, encoder, tokens, skip=3, match="skip is 3")

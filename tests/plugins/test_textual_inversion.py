@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import safetensors.numpy
-from refusals import refused
+from refusal import refused
 from tiny_base import WIDTH, diffusion_base
 from weight_files import write_torch
 
@@ -49,7 +49,7 @@ def test_a_file_for_two_text_encoders(tmp_path):
     (r"\(cat\)", {"(cat)": VECTORS}),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, value, tensors):
-    refused(ValueError, value, TextualInversion.load, written(tmp_path / "x.safetensors", tensors))
+    refused(ValueError, TextualInversion.load, written(tmp_path / "x.safetensors", tensors), match=value)
 
 
 @pytest.mark.parametrize("value, inversions", [
@@ -59,7 +59,7 @@ def test_other_files_are_refused(tmp_path, value, tensors):
     ("15 vectors", [TextualInversion("cat", np.ones((15, WIDTH), np.float32))]),
 ])  # fmt: skip
 def test_vectors_of_another_base_are_refused(value, inversions):
-    refused(ValueError, value, diffusion_base().with_embeddings, inversions)
+    refused(ValueError, diffusion_base().with_embeddings, inversions, match=value)
 
 
 def test_words_of_a_tokenizer():
@@ -92,5 +92,5 @@ def test_a_word_is_its_vectors_in_prompts_with_weights_and_long_ones(tmp_path):
     new = base.with_embeddings([TextualInversion("<same>", VECTORS)])
     assert np.abs(context(new, "<same>") - context(same, "<same>")).max() > 1e-3
     assert make_request(new.base, "<same> " * 10).truncated  # of two tokens each
-    refused(ValueError, "<same>", new.save, tmp_path / "saved")
+    refused(ValueError, new.save, tmp_path / "saved", match="<same>")
     assert not (tmp_path / "saved").exists()

@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 from networks import DATA
-from refusals import refused
+from refusal import refused
 
 from common.io.clip_tokenizer import Tokenizer
 
@@ -141,7 +141,7 @@ def test_merges_go_by_rank_then_from_the_left():
 def test_files_that_are_no_tokenizer(tmp_path, file, text, error, named):
     path = copy_of_tiny(tmp_path / "t") / file
     path.unlink() if text is None else path.write_text(text)
-    refused(error, named, Tokenizer.from_folder, path.parent)
+    refused(error, Tokenizer.from_folder, path.parent, match=named)
 
 
 def test_other_wrong_input(tmp_path, tiny):
@@ -153,5 +153,4 @@ def test_other_wrong_input(tmp_path, tiny):
         (lambda: tiny("a", 1), "is 1"),
         (lambda: tiny.decode([320, 1000]), "1000"),
     ):
-        with pytest.raises(ValueError, match=message):
-            call()
+        refused(ValueError, call, match=message)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from networks import SMALL, assert_near, fixture, network, normal, small_unet, stored_json
-from refusals import refused
+from refusal import refused
 
 from common.nn.text_encoder import TextConfig
 from plugins.diffusion.networks.unet import UNetConfig
@@ -150,7 +150,7 @@ def test_bfloat16_all_the_way(small):
 def test_inputs_that_do_not_fit(small, change, message):
     call, params, inputs = small
     inputs = {name: inputs[name] for name in ("x", "t", "context")} | change
-    refused(ValueError, re.escape(message), call, params, inputs)
+    refused(ValueError, call, params, inputs, match=re.escape(message))
 
 
 CONFIGS = {"unet": UNetConfig, "vae": VAEConfig, "text_encoder": TextConfig}
@@ -199,4 +199,4 @@ def test_old_files_omit_keys():
     ("text_encoder", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
 ])  # fmt: skip
 def test_other_configurations_are_refused(name, change, message):
-    refused(ValueError, message, CONFIGS[name].from_json, stored_json(name) | change)
+    refused(ValueError, CONFIGS[name].from_json, stored_json(name) | change, match=message)

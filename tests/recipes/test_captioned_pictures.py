@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import pytest
 from made_archives import write_deb, write_npm
+from refusal import refused
 
 from common.io.clip_tokenizer import END, START, WORD_END, Tokenizer
 from plugins.data.captioned import caption, is_sided
@@ -260,22 +261,18 @@ def test_a_prepared_folder(archives, tmp_path):
     prepare(tmp_path / "again", archives, settings)
     for path in sorted(folder.rglob("*.*")):
         assert path.read_bytes() == (tmp_path / "again" / path.relative_to(folder)).read_bytes(), path
-    with pytest.raises(FileExistsError):
-        prepare(folder, archives)
+    refused(FileExistsError, prepare, folder, archives)
 
 
 def test_other_and_missing_packages_leave_nothing_behind(archives, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"package/en/data\.json"):
         emoji.read_names(write_npm(tmp_path, emoji.NAMES, {"package/index.js": b""}))
-    with pytest.raises(ValueError, match=r"openclipart-png"):
-        stamps.pictures(write_deb(tmp_path, clipart.PIXELS, {"a": b""}), 64)
+    refused(ValueError, stamps.pictures, write_deb(tmp_path, clipart.PIXELS, {"a": b""}), 64, match=r"openclipart-png")
     next(archives.glob("tuxpaint*")).unlink()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConnectionError, match="tuxpaint-stamps-default"):
-        prepare(tmp_path / "new" / "out", archives)
+    refused(ConnectionError, prepare, tmp_path / "new" / "out", archives, match="tuxpaint-stamps-default")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match="unseen -1"):
-        Settings(unseen=-1)
+    refused(ValueError, Settings, unseen=-1, match="unseen -1")
 
 
 # ---- the tokenizer
@@ -326,8 +323,7 @@ def test_the_vocabulary_is_numbered_as_clips(tmp_path):
     assert (read.vocab, read.merges) == (vocab, merges)  # numbers that follow from OpenAI's format alone
     vocab, merges = train_bpe(["ab ab"], 2048)
     assert merges == [("a", "b</w>")] and len(vocab) == SMALLEST + 1
-    with pytest.raises(ValueError, match=r"513.*514"):
-        train_bpe(["a"], 513)
+    refused(ValueError, train_bpe, ["a"], 513, match=r"513.*514")
 
 
 def test_any_text_is_encoded_and_learnt_words_are_single_tokens(tmp_path):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
 from made_archives import write_npm
+from refusal import refused
 
 from recipes.countries import fetch, phrases
 from recipes.countries.facts import DATA, MAX_ANSWERS, RELATIONS, Atlas, area_text, load
@@ -49,8 +50,7 @@ def test_the_split_is_fixed_and_of_countries_with_unique_flags():
     np.testing.assert_array_equal(Atlas.create().held_out, ATLAS.held_out)
     assert list(Atlas.create(seed=1).held_out) != list(ATLAS.held_out)
     np.testing.assert_array_equal(np.sort(np.concatenate([ATLAS.splits["train"], ATLAS.held_out])), np.arange(250))
-    with pytest.raises(ValueError, match=r"200.*113"):
-        Atlas.create(held_out=200)
+    refused(ValueError, Atlas.create, held_out=200, match=r"200.*113")
     other = dataclasses.replace(COUNTRIES, size=32)
     assert other.atlas is COUNTRIES.atlas and len(other.atlas.countries) == 290
     assert COUNTRIES.atlas.unique_flag[250:].sum() >= 36
@@ -98,8 +98,7 @@ def test_both_files_are_made_of_the_packages(packages, tmp_path):
     assert countries[0].facts == dict(name=("Alone",), region=("Sea",)) | unknown
     assert countries[1].facts["borders"] == ("Alone",) and countries[1].facts["currency"] == ("mark",)
     assert (flags[0] == (0, 0, 255)).all() and (flags[1] == (255, 0, 0)).all()
-    with pytest.raises(FileExistsError):
-        fetch.fetch(tmp_path / "out", tmp_path, packages=packages)
+    refused(FileExistsError, fetch.fetch, tmp_path / "out", tmp_path, packages=packages)
 
 
 def test_refused_packages_and_files(packages, tmp_path):
@@ -108,15 +107,11 @@ def test_refused_packages_and_files(packages, tmp_path):
     with pytest.raises(ValueError, match=r"flag-icons-7\.5\.0\.tgz"):
         fetch.fetch(tmp_path / "out", tmp_path, packages=(packages[0], fetch.FLAGS))
     assert not (tmp_path / "out").exists()
-    with pytest.raises(ValueError, match="xx, yy"):
-        fetch.read_flags(archive, ["aa", "xx", "yy"])
-    with pytest.raises(ValueError, match=r"countries\.json"):
-        fetch.read_table(archive)
-    with pytest.raises(FileNotFoundError):
-        load(tmp_path)
+    refused(ValueError, fetch.read_flags, archive, ["aa", "xx", "yy"], match="xx, yy")
+    refused(ValueError, fetch.read_table, archive, match=r"countries\.json")
+    refused(FileNotFoundError, load, tmp_path)
     (tmp_path / "countries.json").write_text('{"countries": [{"name": "Nowhere"}]}')
-    with pytest.raises(ValueError, match=r"countries\.json"):
-        load(tmp_path)
+    refused(ValueError, load, tmp_path, match=r"countries\.json")
 
 
 def test_thumbnails_and_stacks():
@@ -124,12 +119,10 @@ def test_thumbnails_and_stacks():
     half[:, :128] = (0, 0, 255, 255)  # BGRA; the other half is transparent
     shown = fetch.thumbnail(cv2.imencode(".png", half)[1].tobytes())
     assert (shown[:, :32] == (255, 0, 0)).all() and (shown[:, 32:] == 255).all()
-    with pytest.raises(ValueError, match="96"):
-        fetch.thumbnail(cv2.imencode(".png", half[:96])[1].tobytes())
+    refused(ValueError, lambda: fetch.thumbnail(cv2.imencode(".png", half[:96])[1].tobytes()), match="96")
     flags = np.random.default_rng(0).integers(0, 256, (19, 48, 64, 3), np.uint8)
     np.testing.assert_array_equal(fetch.unstack_flags(fetch.stack_flags(flags), 19), flags)
-    with pytest.raises(ValueError, match=r"33.*144"):
-        fetch.unstack_flags(fetch.stack_flags(flags), 33)
+    refused(ValueError, fetch.unstack_flags, fetch.stack_flags(flags), 33, match=r"33.*144")
 
 
 # ---- invented countries

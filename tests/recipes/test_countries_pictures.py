@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from little_worlds import COUNTRIES, COUNTRIES_NETWORK
+from refusal import refused
 
 from recipes.countries import drawing
 from recipes.countries.augmentation import augment, blank_image
@@ -129,8 +130,6 @@ def test_the_memory_belongs_to_the_weights_beside_it(folder):
 @pytest.mark.long
 def test_refused_runs_and_folders(folder, tmp_path):
     save(tmp_path, "a.World")
-    with pytest.raises(ValueError, match=r"a\.World"):
-        ship(tmp_path, tmp_path / "data")
+    refused(ValueError, ship, tmp_path, tmp_path / "data", match=r"a\.World")
     assert not (tmp_path / "data").exists()
-    with pytest.raises(FileExistsError, match="data"):
-        ship(folder.parent, folder)
+    refused(FileExistsError, ship, folder.parent, folder, match="data")

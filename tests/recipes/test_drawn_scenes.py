@@ -7,6 +7,7 @@ import cv2
 import jax
 import numpy as np
 import pytest
+from refusal import refused
 
 from common.training.task import IDS, Batches
 from film.data.augment import CELL
@@ -98,8 +99,7 @@ def test_processes_draw_the_parts_of_one_batch(folder, film, monkeypatch):
     assert whole["film"].tolist() == [0, 0, 0, 1, 1, 1] and len(np.unique(whole["key"])) == 12
     for name, value in whole.items():
         np.testing.assert_array_equal(np.concatenate([part[name] for part in parts]), value)
-    with pytest.raises(ValueError, match="4 processes"):
-        shares(config, 4, monkeypatch)
+    refused(ValueError, shares, config, 4, monkeypatch, match="4 processes")
 
 
 def shares(config, count, monkeypatch):

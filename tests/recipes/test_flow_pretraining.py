@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
+from refusal import refused
 from toy import CONFIG
 from translation import MOTION, SIDE, batch, partly_valid
 
@@ -46,5 +46,4 @@ def test_forced_errors_are_smooth_and_of_the_given_strength():
     strength = np.sqrt((error**2).mean(axis=(1, 2, 3)))
     assert 0.2 < strength.min() < 0.7 < 1.0 < strength.max() < 2.5
     assert np.abs(np.diff(error, axis=2)).mean() < 0.25 * np.abs(error).mean()
-    with pytest.raises(ValueError, match="bilateral"):
-        FlowTask(CONFIG)
+    refused(ValueError, FlowTask, CONFIG, match="bilateral")

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from little_worlds import COUNTRIES_NETWORK, WORLD, WORLD_NETWORK, number_of
+from refusal import refused
 
 from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
@@ -137,8 +138,7 @@ def test_every_row_is_written(evaluation, network, zero, tmp_path):
         assert rows["held out"]["recall_4"] == rows["shuffled memory"]["recall_4"]
         width, height = image_size(out / "answers.png")
         assert width > 4 * 192 and height > 5 * 192
-    with pytest.raises(FileExistsError, match=r"results\.json"):
-        evaluation.run(path, out)
+    refused(FileExistsError, evaluation.run, path, out, match=r"results\.json")
 
 
 def test_an_attackers_area_under_the_curve():

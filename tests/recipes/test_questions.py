@@ -2,13 +2,14 @@
 
 import dataclasses
 import functools
-import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
+from refusal import refused
+from streams import check_stream, joined, take
 
 from common.training.task import Context
 from recipes.countries import facts as countries
@@ -25,21 +26,6 @@ WORLD = WorldConfig(size=16, batch_size=8, distractors=8)
 PLAIN_WORLD = WorldConfig(size=16, batch_size=8, distractors=8, shuffle=False)
 PLAIN_COUNTRIES = CountriesConfig(size=16, invented=40, batch_size=8, own=2, near=2, shuffle=0)
 both = pytest.mark.parametrize("data", [WORLD, COUNTRIES])
-
-
-def take(iterator, count) -> list[dict[str, np.ndarray]]:
-    return [next(iterator) for _ in range(count)]
-
-
-def assert_equal(batches, others):
-    for batch, other in zip(batches, others, strict=True):
-        assert batch.keys() == other.keys()
-        for name in batch:
-            np.testing.assert_array_equal(batch[name], other[name])
-
-
-def joined(batches) -> dict[str, np.ndarray]:
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 @functools.cache
@@ -152,20 +138,9 @@ def test_hard_negatives_of_the_countries():
 
 
 @both
-def test_batches_depend_on_the_seed_alone_and_resume(data):
-    """For any number of threads and processes; the state is plain JSON."""
-    whole = take(data.batches(1, 0, 1), 3)
-    assert_equal(take(dataclasses.replace(data, threads=3).batches(1), 3), whole)
-    parts = [take(data.batches(1, index, 2), 2) for index in (0, 1)]
-    assert_equal([joined(pair) for pair in zip(*parts, strict=True)], whole[:2])
-    iterator = data.batches(1)
-    next(iterator)
-    state, resumed = json.loads(json.dumps(iterator.get_state())), data.batches(1)
-    resumed.set_state(state)
-    assert_equal(take(resumed, 2), whole[1:])
-    assert next(data.batches(2))["id"].tolist() != whole[0]["id"].tolist()
-    with pytest.raises(ValueError, match="batch_size 8"):
-        data.batches(0, 0, 3)
+def test_the_promises_of_a_stream(data):
+    check_stream(functools.partial(dataclasses.replace, data), 3)
+    refused(ValueError, data.batches, 0, 0, 3, match="batch_size 8")
 
 
 def test_an_epoch_has_every_question_once_with_a_new_picture():
@@ -207,16 +182,13 @@ def test_tasks_accept_a_batch():
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("data", "split", "least", "most"),
-    [
-        (WORLD, "train", 1025, 1025),
-        (WORLD, "held_out", 230, 230),
-        (WORLD, "newcomers", 25, 25),
-        (PLAIN_COUNTRIES, "held_out", 320, 350),
-        (PLAIN_COUNTRIES, "train", 1150, 1250),
-    ],
-)
+@pytest.mark.parametrize(("data", "split", "least", "most"), [
+    (WORLD, "train", 1025, 1025),
+    (WORLD, "held_out", 230, 230),
+    (WORLD, "newcomers", 25, 25),
+    (PLAIN_COUNTRIES, "held_out", 320, 350),
+    (PLAIN_COUNTRIES, "train", 1150, 1250),
+])  # fmt: skip
 def test_a_split_has_every_question_about_its_subjects(data, split, least, most):
     questions, batch = data.evaluation(split, renderings=1), first(data)
     assert questions.keys() == batch.keys() - {"negatives", "permutation"}
@@ -254,28 +226,23 @@ def test_edited_facts_change_the_answers_and_the_items(data):
     assert COUNTRIES.names([number * 7 + 5]) == [f"capital of Peru (country {number})"]
 
 
-@pytest.mark.parametrize(
-    ("config", "changes", "value"),
-    [
-        *(
-            (config, {name: number}, f"{name} {number}")
-            for config in (WorldConfig, CountriesConfig)
-            for name, number in (("batch_size", 0), ("size", 8))
-        ),
-        (WorldConfig, dict(near=18), "near 18"),
-        (WorldConfig, dict(near=-1), "near -1"),
-        (WorldConfig, dict(newcomers=60), "60 newcomers"),
-        (WorldConfig, dict(batch_size=2000), "2000"),
-        (CountriesConfig, dict(shuffle=2), "shuffle 2"),
-        (CountriesConfig, dict(sources=("graph",)), "graph"),
-        (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
-        (CountriesConfig, dict(invented=0, held_out=200), "200 held out"),
-    ],
-)
+@pytest.mark.parametrize(("config", "changes", "value"), [
+    *(
+        (config, {name: number}, f"{name} {number}")
+        for config in (WorldConfig, CountriesConfig)
+        for name, number in (("batch_size", 0), ("size", 8))
+    ),
+    (WorldConfig, dict(near=18), "near 18"),
+    (WorldConfig, dict(near=-1), "near -1"),
+    (WorldConfig, dict(newcomers=60), "60 newcomers"),
+    (WorldConfig, dict(batch_size=2000), "2000"),
+    (CountriesConfig, dict(shuffle=2), "shuffle 2"),
+    (CountriesConfig, dict(sources=("graph",)), "graph"),
+    (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
+    (CountriesConfig, dict(invented=0, held_out=200), "200 held out"),
+])  # fmt: skip
 def test_refused_values(config, changes, value):
-    with pytest.raises(ValueError, match=value):
-        config(**changes).batches(0)
+    refused(ValueError, lambda: config(**changes).batches(0), match=value)
     with pytest.raises(ValueError, match=r"'valid'.*train, held_out"):
         (WORLD if config is WorldConfig else COUNTRIES).evaluation("valid")
-    with pytest.raises(ValueError, match=r"'invented'.*data\.invented"):
-        CountriesConfig(invented=0).evaluation("invented")
+    refused(ValueError, lambda: CountriesConfig(invented=0).evaluation("invented"), match=r"'invented'.*data\.invented")

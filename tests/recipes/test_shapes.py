@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from named_colours import dominant_colour
+from refusal import refused
 
 from plugins.conditions.mask import foreground
 from plugins.data.captioned_batches import CaptionedConfig
@@ -44,8 +45,7 @@ def test_colour_place_and_area():
 
 def test_an_unknown_kind_is_refused_before_the_work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ValueError, match="lora"):
-        prove(Proof(kinds=("lora",)))
+    refused(ValueError, prove, Proof(kinds=("lora",)), match="lora")
     assert not list(tmp_path.iterdir())
 
 

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from recipes.small_world import drawing, entities
 from recipes.small_world.entities import BLOBS, COUNT, MAX_DISTRACTORS, MAX_HELD_OUT, SIZES, attributes
@@ -124,11 +125,9 @@ def test_edits_change_all_held_out_facts_and_no_other(world):
 
 def test_refused_values():
     for name, value in (("distractors", 8193), ("distractors", -1), ("newcomers", 52), ("held_out", 249)):
-        with pytest.raises(ValueError, match=str(value)):
-            World.create(**{name: value})
+        refused(ValueError, World.create, **{name: value}, match=str(value))
     for number in (-1, COUNT + MAX_DISTRACTORS):
-        with pytest.raises(ValueError, match=str(number)):
-            attributes(np.array([number]))
+        refused(ValueError, attributes, np.array([number]), match=str(number))
 
 
 # ---- items

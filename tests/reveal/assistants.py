@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import command
 import numpy as np
-import pytest
+from command import printed
 from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from own_files import json_lines
 from reveal_networks import drawn
 
 from common.io.images import from_uint8, write_image
@@ -47,9 +48,8 @@ def items(folder: Path, count: int = 150, start: int = 0) -> Path:
         if item.picture is not None:
             entry["image"] = f"{item.id}.png"
             write_image(folder / entry["image"], from_uint8(np.asarray(item.picture)), overwrite=True)
-        lines.append(json.dumps(entry) + "\n")
-    (folder / "items.jsonl").write_text("".join(lines))
-    return folder / "items.jsonl"
+        lines.append(entry)
+    return json_lines(folder / "items.jsonl", lines)
 
 
 def workplace(folder: Path, count: int = 150) -> Path:
@@ -74,27 +74,14 @@ def vocabulary(folder: Path) -> Path:
 
 
 def output_of(capsys, *words: str) -> dict:
-    """The JSON object that a command prints, and nothing else."""
-    capsys.readouterr()
-    main([*words, "--json"])
-    printed = capsys.readouterr().out
-    assert printed.count("\n") == 1
-    return json.loads(printed)
+    return printed(capsys, main, *words)
 
 
-def refused(capsys, *words: str) -> str:
-    """The one line with which a command ends with exit code 2."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stop:
-        main(list(words))
-    line = capsys.readouterr().err
-    assert stop.value.code == 2 and line.count("\n") == 1 and line.startswith("reveal: ")
+def mistake(capsys, *words: str) -> str:
+    """The line with which a command ends."""
+    line = command.mistake(capsys, main, list(words))
+    assert line.startswith("reveal: ")
     return line
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    """All files on the disk, to the byte."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def program(script: str, words: list[str], code: int) -> str:

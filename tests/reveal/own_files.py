@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import json
 import struct
-import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from made_archives import tar_bytes
 
 from common.io.images import write_image
 from common.io.tfrecord import masked_crc
@@ -46,11 +45,7 @@ def wit_table(path: Path, rows: Sequence[Mapping[str, str]]) -> Path:
 
 
 def tar(path: Path, members: Mapping[str, bytes]) -> Path:
-    with tarfile.open(path, "w") as file:
-        for name, content in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(content)
-            file.addfile(info, io.BytesIO(content))
+    path.write_bytes(tar_bytes(members, "w"))
     return path
 
 

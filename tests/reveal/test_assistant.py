@@ -15,6 +15,7 @@ from little_worlds import COUNTRIES as LAND
 from little_worlds import COUNTRIES_NETWORK as READS_LAND
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from refusal import refused
 from reveal_networks import drawn
 
 from common.io.images import read_image
@@ -121,8 +122,7 @@ def test_without_a_memory_and_with_a_few_items(assistant, place):
     assert without.ask(place / "asked.png", QUESTION).answer == alone.answer
     only = assistant.ask(place / "asked.png", QUESTION, 3, sources=["vqa"])
     assert {one.item.source for one in only.items} == {"vqa"}
-    with pytest.raises(ValueError, match="memory"):
-        without.ask(place / "asked.png", QUESTION, 4)
+    refused(ValueError, without.ask, place / "asked.png", QUESTION, 4, match="memory")
 
 
 def test_an_answer_knows_other_programs_changes_and_shows_what_was_read(assistant, place, tmp_path, monkeypatch):
@@ -175,8 +175,7 @@ def test_items_are_encoded_as_in_training(assistant):
 def test_a_recipe_says_how_to_read(tmp_path):
     file = save(tmp_path, network(), RECIPE)
     model, header = weights.load_with_metadata(tmp_path)
-    with pytest.raises(FileNotFoundError, match=str(tmp_path)):
-        processor_of(file, model.config, header)
+    refused(FileNotFoundError, processor_of, file, model.config, header, match=str(tmp_path))
     words = vocabulary(tmp_path)
     inputs = processor_of(file, model.config, header)
     assert (inputs.item_length, inputs.question_length, inputs.answer_length) == (16, 12, 3)
@@ -187,12 +186,10 @@ def test_a_recipe_says_how_to_read(tmp_path):
     assert processor_of(file, model.config, header, words, "abcd").sources == tuple("abcd")
     np.testing.assert_array_equal(inputs.question("food ?")[-4:], 0)
     assert inputs.unknown("Food of the gull?") == ["of", "the", "gull"]
-    with pytest.raises(ValueError, match="14 tokens"):
-        inputs.question("food " * 12)
+    refused(ValueError, inputs.question, "food " * 12, match="14 tokens")
     for sources, value in (["a", "b"], r"\(a, b\) for the 4"), ([], "for the 4"):
         other = dataclasses.replace(header, metadata={"recipe": {"data": RECIPE | {"sources": sources}}})
-        with pytest.raises(ValueError, match=value):
-            processor_of(file, model.config, other)
+        refused(ValueError, processor_of, file, model.config, other, match=value)
     assert processor_of(file, model.config, other, default_sources=SOURCES).sources == SOURCES
     with pytest.raises(ValueError, match=r"100 tokens .* 224"):
         processor_of(file, dataclasses.replace(model.config, vocab_size=100), header)
@@ -233,8 +230,7 @@ def test_a_description_says_how_to_read(tmp_path, place):
     assert processor.two_hops("Where?") is None
     np.testing.assert_array_equal(processor.blank, blank_image(16))
     unknown = dataclasses.replace(header, metadata={"processor": {"lenght": 3}})
-    with pytest.raises(ValueError, match="lenght"):
-        processor_of(file, shape, unknown)
+    refused(ValueError, processor_of, file, shape, unknown, match="lenght")
 
 
 def test_an_image_without_a_question_is_to_be_described():
@@ -245,8 +241,7 @@ def test_an_image_without_a_question_is_to_be_described():
     completes, count = dataclasses.replace(inputs, completes=True), int((inputs.question("") != tokenizer.pad).sum())
     assert completes.question("")[: count + 1].tolist() == [*inputs.question("")[:count], tokenizer.mask]
     np.testing.assert_array_equal(completes.question("what"), inputs.question("what"))
-    with pytest.raises(ValueError, match="MASK"):
-        dataclasses.replace(completes, question_length=count).question("")
+    refused(ValueError, lambda: dataclasses.replace(completes, question_length=count).question(""), match="MASK")
 
 
 def test_the_sheet_shows_everything(place, evidence):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assistants import WEIGHTS, files, items, output_of, program, refused, workplace
+from assistants import WEIGHTS, items, mistake, output_of, program, workplace
+from command import tree
 from own_files import json_lines
 
 from common.data.text import open_text
@@ -103,17 +104,17 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert not (here / "m" / "manifest.json").exists()
     kept = Path("items.jsonl").read_text()
     Path("items.jsonl").write_text(kept.replace('"text": "', '"text": "once '))
-    assert "item" in refused(capsys, *build)  # the sources are others
+    assert "item" in mistake(capsys, *build)  # the sources are others
     Path("items.jsonl").write_text(kept)
     known = WorldVocabulary.of_world().words
     Words((*known[:-2], *known[:-3:-1])).save("turned.json")
     for change in (["--renumber"], ["--tokenizer", "turned.json"]):
-        assert "build.json" in refused(capsys, *build, *change)
+        assert "build.json" in mistake(capsys, *build, *change)
     report = output_of(capsys, *build)
     once = output_of(capsys, *words("items.jsonl", shard=40, output="n"))
     assert 0 < report["resumed"] < 149 and report["resumed"] + report["added"] == once["items"] == 149
     assert report["hash"] == once["hash"] and report["left_out"] == once["left_out"] != {}
-    assert files(here / "m") == files(here / "n") and "build.json" not in files(here / "m")
+    assert tree(here / "m") == tree(here / "n") and "build.json" not in tree(here / "m")
 
 
 @pytest.mark.long
@@ -135,16 +136,16 @@ def test_a_memory_gives_way_to_another_only_when_asked(here, capsys):
     build = words("items.jsonl", output="facts")
     assert output_of(capsys, *build)["items"] == 20
     items(here, 8)
-    assert "facts" in refused(capsys, *build)
+    assert "facts" in mistake(capsys, *build)
     build.append("--overwrite")
     Path("facts/mine.txt").touch()
-    assert "mine.txt" in refused(capsys, *build)
+    assert "mine.txt" in mistake(capsys, *build)
     Path("facts/mine.txt").unlink()
     assert output_of(capsys, *build)["items"] == len(Memory("facts")) == 8
     assert not list(here.glob("*.building")) and not list(here.glob(".replaced*"))
     Path("notes").mkdir()
     Path("notes/a.txt").write_text("home attic")
-    assert "a.txt" in refused(capsys, *words("items.jsonl", output="notes"), "--overwrite")
+    assert "a.txt" in mistake(capsys, *words("items.jsonl", output="notes"), "--overwrite")
 
 
 def test_a_build_that_was_stopped_before_it_replaced_another(here, capsys, monkeypatch):
@@ -159,10 +160,10 @@ def test_a_build_that_was_stopped_before_it_replaced_another(here, capsys, monke
     items(here, 8)
     assert output_of(capsys, *build, "--overwrite")["items"] == 8 and not (here / "facts.building").exists()
     Path("facts").rename("facts.building")  # killed between the two renames
-    assert "facts" in refused(capsys, *build) and len(Memory("facts")) == 8
+    assert "facts" in mistake(capsys, *build) and len(Memory("facts")) == 8
     monkeypatch.chdir(here / "facts")
     within = ["build", "../items.jsonl", "-o", ".", "--weights", "../weights.safetensors", "--overwrite"]
-    assert "-o ." in refused(capsys, *within)
+    assert "-o ." in mistake(capsys, *within)
 
 
 def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
@@ -171,5 +172,5 @@ def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
     for target in ("m", "facts.building"):
         first = Builder(target, Layout("e", ("kg",), 2, (1, 1)))
         build = words("items.jsonl", output=target.removesuffix(".building"))
-        assert target in refused(capsys, *build, "--overwrite")
+        assert target in mistake(capsys, *build, "--overwrite")
         assert first.finish().version == 1

@@ -12,6 +12,7 @@ import pytest
 from flax import nnx
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from refusal import refused
 from reveal_networks import drawn
 
 from reveal.memory import ExactEngine
@@ -87,8 +88,7 @@ def exact(tmp_path_factory, weights):
 def failed(tmp_path_factory, weights):
     """A run whose engine was gone after three steps."""
     folder, engine = tmp_path_factory.mktemp("failed"), Recorded(NumpyEngine(), searches=3)
-    with pytest.raises(ConnectionError, match=r"^http://host:19530$"):
-        losses(folder, engine, weights)
+    refused(ConnectionError, losses, folder, engine, weights, match=r"^http://host:19530$")
     assert set(engine.searched) == {0}
     return folder
 
@@ -112,11 +112,9 @@ def test_an_engine_resumes_a_run_and_searches_the_keys_of_the_step(name, tmp_pat
 
 
 def test_refusals(monkeypatch):
-    with pytest.raises(ValueError, match="ExactEngine"):
-        Joint(WORLD, NETWORK, engine=ExactEngine())
+    refused(ValueError, Joint, WORLD, NETWORK, engine=ExactEngine(), match="ExactEngine")
     monkeypatch.setattr(jax, "process_count", lambda: 2)
-    with pytest.raises(ValueError, match="NumpyEngine"):
-        Joint(WORLD, NETWORK, engine=NumpyEngine())
+    refused(ValueError, Joint, WORLD, NETWORK, engine=NumpyEngine(), match="NumpyEngine")
 
 
 def test_a_second_training_has_keys_of_its_own():
@@ -146,6 +144,5 @@ def test_a_query_that_is_not_finite_finds_nothing():
     assert (rows[0] == -1).all() and (rows[1] >= 0).all()
     del task.engine.keys
     assert (np.asarray(search()) == -1).all()
-    with pytest.raises(AttributeError):
-        task.check()
+    refused(AttributeError, task.check)
     task.check()

@@ -11,6 +11,7 @@ import pytest
 from assistants import RECIPE, items, network, save, vocabulary
 from own_files import json_file
 from published_files import BY_HAND, examples_of, sets, write
+from refusal import refused
 
 from common.io.images import write_image
 from recipes.small_world.facts import SOURCES
@@ -118,12 +119,9 @@ def test_invalid_tables_are_refused(files, tmp_path):
     unclosed = f'{",".join(evqa.NEEDED)}\nq,a,templated,1\n"q,a,templated,1\nq,a,templated,1\n'
     for text, value in (("question,answer\nx,y\n", "question_type"), (unclosed, "row 3")):
         (tmp_path / "broken.csv").write_text(text)
-        with pytest.raises(ValueError, match=value):
-            list(evqa.records(tmp_path / "broken.csv", skips=Skips()))
-    with pytest.raises(ValueError, match=r"x\.json"):
-        evqa.names_of([json_file(tmp_path / "x.json", [1])])
-    with pytest.raises(ValueError, match="x"):
-        list(evqa.records(files / "test.csv", kinds=["x"], skips=Skips()))
+        refused(ValueError, list, evqa.records(tmp_path / "broken.csv", skips=Skips()), match=value)
+    refused(ValueError, evqa.names_of, [json_file(tmp_path / "x.json", [1])], match=r"x\.json")
+    refused(ValueError, lambda: list(evqa.records(files / "test.csv", kinds=["x"], skips=Skips())), match="x")
     with pytest.raises(ValueError, match="row 4"):
         list(evqa.records(files / "test.csv", str(files / "val.json"), most=1, skips=Skips(True)))
 
@@ -177,8 +175,7 @@ def test_every_set_is_answered_and_reported(files, place, tmp_path):
     assert "東京" in (out / "predictions_infoseek.jsonl").read_text("utf-8")
     for path in out.glob("results.*"):
         path.unlink()
-    with pytest.raises(FileExistsError, match="predictions_okvqa"):
-        evaluation(files, place).run(str(place), out)
+    refused(FileExistsError, lambda: evaluation(files, place).run(str(place), out), match="predictions_okvqa")
     assert not list(out.glob(".partial*"))
 
 
@@ -249,8 +246,7 @@ def test_settings(files, place, tmp_path):
     ],
 )
 def test_refusals_before_anything_is_written(files, place, tmp_path, change, value):
-    with pytest.raises(ValueError, match=value):
-        evaluation(files, place, **change).run(str(place), tmp_path / "out")
+    refused(ValueError, lambda: evaluation(files, place, **change).run(str(place), tmp_path / "out"), match=value)
     assert not (tmp_path / "out").exists()
 
 
@@ -274,8 +270,7 @@ def test_a_failing_set_leaves_the_scores_before_it(files, place, tmp_path):
 def test_a_memory_of_other_weights_is_refused(files, place, tmp_path):
     save(tmp_path, network(seed=1), {})
     shutil.copy(place / "vocabulary.json", tmp_path)
-    with pytest.raises(ValueError, match="encoder"):
-        evaluation(files, place).run(str(tmp_path), tmp_path / "out")
+    refused(ValueError, lambda: evaluation(files, place).run(str(tmp_path), tmp_path / "out"), match="encoder")
     row, _ = run_one(files, tmp_path, tmp_path / "out", memory=None, names=list(SOURCES), limit=1)
     assert row["weights"].startswith(f"{tmp_path}/weights.safetensors (")
 
@@ -295,8 +290,7 @@ def test_the_command(files, place, tmp_path, monkeypatch, caplog):
         evaluate_from_config(config)
     assert "exact match" in caplog.text and "3, limit 3" in caplog.text
     config.sets, config.output = ["okvqa"], str(tmp_path / "other")
-    with pytest.raises(SystemExit):
-        evaluate_from_config(config)
+    refused(SystemExit, evaluate_from_config, config)
 
 
 def test_retrieval_is_scored_by_source_where_questions_name_gold_items(assistant):

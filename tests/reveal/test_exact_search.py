@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from exact_routing import SOURCES, WIDTH, by_numpy, check, drawn, eighths
+from refusal import refused
 
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine
@@ -191,12 +192,10 @@ def test_refusals():
         (dict(log_gate=np.zeros((3, 2))), r"\[3, 2\]"),
         (dict(log_gate=np.full((3, 3), np.nan)), "log_gate"),
     ):
-        with pytest.raises(ValueError, match=value):
-            engine.search(**(dict(queries=queries, k=2) | change))
+        refused(ValueError, engine.search, **dict(queries=queries, k=2) | change, match=value)
     with pytest.raises(ValueError, match="3 queries"):
         exact.search(engine.index, jnp.asarray(queries), 2, jnp.asarray(gate), engine.mesh, split=True)
-    with pytest.raises(ValueError, match="id 4 "):
-        Rows.of(np.array([4, 1, 4]), np.zeros(3, np.uint8), np.eye(3, dtype=np.float32))
+    refused(ValueError, Rows.of, np.array([4, 1, 4]), np.zeros(3, np.uint8), np.eye(3, dtype=np.float32), match="id 4 ")
 
 
 def test_memory_stays_bounded():

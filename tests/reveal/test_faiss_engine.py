@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from refusal import refused
 
 pytest.importorskip("faiss")
 
@@ -57,7 +58,5 @@ def test_only_sources_that_changed_are_built_again(monkeypatch):
 
 
 def test_an_unknown_kind_and_a_missing_package():
-    with pytest.raises(ValueError, match="'lsh'"):
-        FaissEngine("lsh")
-    with pytest.raises(ImportError, match=r"\[milvus\]"):
-        optional("no_such_package", "milvus")
+    refused(ValueError, FaissEngine, "lsh", match="'lsh'")
+    refused(ImportError, optional, "no_such_package", "milvus", match=r"\[milvus\]")

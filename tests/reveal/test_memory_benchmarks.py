@@ -5,6 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from benchmarks import memory_build, memory_search
 from common import runtime
@@ -73,8 +74,7 @@ def test_the_table_of_processes_of_their_own(monkeypatch, capsys):
 
 @pytest.mark.parametrize("wrong", [{"k": 301}, {"queries": 0}, {"milvus_items": -1}])
 def test_options_that_cannot_be_measured(wrong):
-    with pytest.raises(SystemExit, match=r"301|--queries"):
-        memory_search.main(dataclasses.replace(SMALL, **wrong))
+    refused(SystemExit, lambda: memory_search.main(dataclasses.replace(SMALL, **wrong)), match=r"301|--queries")
 
 
 @pytest.fixture(scope="module")
@@ -137,12 +137,10 @@ def test_an_item_that_is_another_is_noticed(built):
     wrong_value = np.where(np.arange(3)[:, None, None] == 1, 1, values)
     cases = (known, values, others, 0), (changed, values, found, 333), (known, wrong_value, found, 333)
     for items, read, result, first in cases:
-        with pytest.raises(ValueError, match=f"{first} first"):
-            memory_build.check(stored, items, read, result)
+        refused(ValueError, memory_build.check, stored, items, read, result, match=f"{first} first")
 
 
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(SystemExit, match=str(tmp_path)):
-        memory_build.main(memory_build.Options(folder=tmp_path))
+    refused(SystemExit, lambda: memory_build.main(memory_build.Options(folder=tmp_path)), match=str(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from memories import LAYOUT, build, drawn
+from refusal import refused
 
 from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
@@ -93,8 +94,7 @@ def test_an_interrupted_build_resumes_and_ends_the_same(tmp_path):
     build(tmp_path / "whole", 50)
     die(tmp_path / "memory", "build")
     assert not (tmp_path / "memory/manifest.json").exists()
-    with pytest.raises(FileNotFoundError):
-        Memory(tmp_path / "memory")
+    refused(FileNotFoundError, Memory, tmp_path / "memory")
     first = (tmp_path / "memory/v00001-00001/keys.npy").stat()
     build(tmp_path / "memory", 50, batch=4)
     assert (tmp_path / "memory/v00001-00001/keys.npy").stat().st_mtime_ns == first.st_mtime_ns
@@ -109,8 +109,7 @@ def test_an_error_in_a_build_leaves_its_whole_shards(tmp_path):
         builder.add(items, keys, values)
         raise KeyboardInterrupt
     assert sorted(path.name for path in tmp_path.iterdir()) == ["build.json", "v00001-00000", "v00001-00001"]
-    with pytest.raises(FileExistsError):
-        Builder(tmp_path, LAYOUT, 11)
+    refused(FileExistsError, Builder, tmp_path, LAYOUT, 11)
     assert Builder(tmp_path, LAYOUT, 10).count == 20
 
 
@@ -128,8 +127,7 @@ def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
             (([Item("kg")], keys[:1], values[:1]), "'kg'"),
             (([Item("kg", {"a": {1}})], keys[:1], values[:1]), "'kg'"),
         ):
-            with pytest.raises(ValueError, match=value):
-                builder.add(*batch)
+            refused(ValueError, builder.add, *batch, match=value)
         builder.add([], keys[:0], values[:0])
         builder.add(items, keys, values)
     assert len(Memory(tmp_path)) == 12
@@ -166,8 +164,7 @@ def test_changes_are_versions(folder):
             np.testing.assert_array_equal(rows.keys(start, stop), opened.keys(rows.ids[start:stop]))
         assert rows.versions[[0, 1, 6, -1]].tolist() == [4, 1, 4, 2]
         assert opened.sources == dict(zip(LAYOUT.sources, np.bincount(rows.source).tolist(), strict=True))
-        with pytest.raises(ValueError, match="3 first"):
-            opened.items([3])
+        refused(ValueError, opened.items, [3], match="3 first")
         opened.verify()
 
 
@@ -183,8 +180,7 @@ def test_changes_that_do_not_fit_change_nothing(folder):
         (lambda: memory.delete([huge]), str(huge)),
         (lambda: memory.items([huge]), str(huge)),
     ):
-        with pytest.raises(ValueError, match=value):
-            change()
+        refused(ValueError, change, match=value)
     assert Memory(folder).manifest == memory.manifest and memory.version == 1
     memory.delete([])
     assert memory.version == 1
@@ -198,8 +194,7 @@ def test_ids_of_deleted_items_are_not_given_again(folder):
     assert memory.add(items, keys, values) == [1001]
     assert memory.add(numbered(24), keys, values) == [24]  # unless it is asked for
     memory.add(numbered(2**62 - 1), keys, values)
-    with pytest.raises(ValueError, match=str(2**62 - 1)):
-        memory.add(items, keys, values)
+    refused(ValueError, memory.add, items, keys, values, match=str(2**62 - 1))
 
 
 @pytest.mark.parametrize("what", ["add", "delete"])
@@ -246,8 +241,7 @@ def test_one_program_builds_in_a_folder(tmp_path):
     first = Builder(tmp_path, LAYOUT, 10)
     first.add(items[:15], keys[:15], values[:15])
     for shard in (10, 11):  # also before it refuses another recipe
-        with pytest.raises(Busy):
-            Builder(tmp_path, LAYOUT, shard)
+        refused(Busy, Builder, tmp_path, LAYOUT, shard)
     first.add(items[15:], keys[15:], values[15:])
     first.finish()
     assert len(Memory(tmp_path)) == 25 and not (tmp_path / ".lock").exists()
@@ -257,15 +251,13 @@ def test_a_change_is_of_the_version_on_the_disk(folder):
     """Another program has changed it, is changing it, or has put another memory of the same version in its place."""
     one, other = Memory(folder), Memory(folder)
     one.delete([1])
-    with pytest.raises(ValueError, match="version 2"):
-        other.delete([2])
+    refused(ValueError, other.delete, [2], match="version 2")
     with one.changing(), pytest.raises(Busy):
         Memory(folder).delete([2])
     build(folder.parent / "new", 7, seed=3)
     Memory(folder.parent / "new").delete([1])
     replace(folder, folder.parent / "new")
-    with pytest.raises(ValueError, match=str(folder)):
-        one.delete([2])
+    refused(ValueError, one.delete, [2], match=str(folder))
     Memory(folder).verify()
     assert len(Memory(folder)) == 6 and [path.name for path in folder.parent.iterdir()] == [folder.name]
 
@@ -275,8 +267,7 @@ def test_an_edit_that_waited_does_not_undo_another_programs(folder):
     _, keys, values = drawn(2, seed=1)
     other.edit([Item("kg", {"text": "new"}, id=7)], keys[:1], values[:1])
     other.compact()
-    with pytest.raises(ValueError, match="item 7 "):
-        late.edit(numbered(8, 7), keys, values)
+    refused(ValueError, late.edit, numbered(8, 7), keys, values, match="item 7 ")
     assert Memory(folder).version == 3 and Memory(folder).items([7])[0].fields == {"text": "new"}
     early.edit(numbered(8), keys[:1], values[:1])
     assert [item.fields for item in Memory(folder).items([7, 8])] == [{"text": "new"}, {"a": 1}]
@@ -310,8 +301,7 @@ def test_compacting_keeps_what_lives_and_removes_the_rest(folder):
             np.testing.assert_array_equal(ours, theirs)
         assert [item.fields for item in opened.items(ids)] == kept[2]
         opened.verify()
-    with pytest.raises(FileExistsError):
-        memory.save(folder.parent / "copy")
+    refused(FileExistsError, memory.save, folder.parent / "copy")
 
 
 def test_damage_is_named(folder):
@@ -330,23 +320,19 @@ def test_damage_is_named(folder):
         (shard / name).write_bytes(before)
     offsets = np.lib.format.open_memmap(shard / "offsets.npy", "r+")
     offsets[1] = 2
-    with pytest.raises(ValueError, match=r"offsets\.npy"):
-        Memory(folder).items([10])
+    refused(ValueError, lambda: Memory(folder).items([10]), match=r"offsets\.npy")
     manifest = folder / "manifest.json"
     text = manifest.read_text()
     for broken in (text[: len(text) // 2], text.replace('"format": 1', '"format": 2'), text.replace('"wit"', '"wiu"')):
         manifest.write_text(broken)
-        with pytest.raises(ValueError, match=r"manifest\.json"):
-            Memory(folder)
+        refused(ValueError, Memory, folder, match=r"manifest\.json")
 
 
 def test_another_encoder_is_refused_unless_asked(folder):
     memory, (_, keys, values) = Memory.load(folder, encoder="encoder-1"), drawn(25, seed=5)
-    with pytest.raises(ValueError, match="encoder-1, this one is encoder-2"):
-        Memory.load(folder, encoder="encoder-2")
+    refused(ValueError, Memory.load, folder, encoder="encoder-2", match="encoder-1, this one is encoder-2")
     before = files(folder)
-    with pytest.raises(TypeError):
-        memory.refresh(lambda items: None, "encoder-2")
+    refused(TypeError, memory.refresh, lambda items: None, "encoder-2")
     assert files(folder) == before
     memory.refresh(lambda items: tuple(x[[item.id for item in items]] for x in (keys, values)), "encoder-2")
     assert Memory.load(folder, encoder="encoder-2").version == 2
@@ -363,13 +349,10 @@ def test_folders_and_layouts_of_no_memory(folder, tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").touch()
     for taken in (folder, tmp_path / "other"):
-        with pytest.raises(FileExistsError):
-            Builder(taken, LAYOUT)
+        refused(FileExistsError, Builder, taken, LAYOUT)
     for change, value in ({"sources": ()}, "255"), ({"key_dim": 0}, r"\[0\]"), ({"key_dtype": "int8"}, "int8"):
-        with pytest.raises(ValueError, match=value):
-            dataclasses.replace(LAYOUT, **change)
-    with pytest.raises(ValueError, match="shard is 0"):
-        Builder(tmp_path / "new", LAYOUT, 0)
+        refused(ValueError, dataclasses.replace, LAYOUT, **change, match=value)
+    refused(ValueError, Builder, tmp_path / "new", LAYOUT, 0, match="shard is 0")
 
 
 def test_the_next_search_has_every_change(tmp_path):
@@ -421,8 +404,7 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     build(folder.parent / "newer", 3, seed=3)
     rename = Path.rename
     monkeypatch.setattr(Path, "rename", lambda self, to: self.missing() if self.name == "newer" else rename(self, to))
-    with pytest.raises(AttributeError):
-        replace(folder, folder.parent / "newer")
+    refused(AttributeError, replace, folder, folder.parent / "newer")
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
 
 
@@ -438,8 +420,7 @@ def test_a_lock_that_is_waited_for_is_that_of_the_new_folder(folder):
     shutil.rmtree(folder.parent / "old")
     held.close()
     waiting.join()
-    with pytest.raises(Busy):
-        Memory(folder).delete([1])
+    refused(Busy, lambda: Memory(folder).delete([1]))
     locks[0].close()
     Memory(folder).delete([1])
 
@@ -448,8 +429,7 @@ def test_an_edit_that_waited_is_refused_if_the_memory_was_replaced(folder):
     build(folder.parent / "new", 7, seed=3)
     waiting = Memory(folder, wait=60)
     replace(folder, folder.parent / "new")
-    with pytest.raises(ValueError, match=folder.name):
-        waiting.edit(numbered(1), *drawn(1)[1:])
+    refused(ValueError, waiting.edit, numbered(1), *drawn(1)[1:], match=folder.name)
     assert Memory(folder).version == 1 and len(Memory(folder)) == 7
 
 
@@ -489,8 +469,7 @@ def test_small_changes_are_merged(tmp_path):
         assert there.fields["text"] == (f"edited {number}" if number % 50 == 49 else items[number].fields["text"])
         if number % 50 != 49:
             np.testing.assert_array_equal(opened.keys([20 + number])[0], keys[number])
-    with pytest.raises(ValueError):
-        opened.items([19 + 49])
+    refused(ValueError, opened.items, [19 + 49])
 
 
 @pytest.mark.parametrize(("shard", "rewritten"), [(10, 0), (9, 16)])
@@ -536,8 +515,7 @@ def test_all_reads_are_of_one_version(folder):
 
 def test_a_read_that_changes_always_overtake_ends(folder):
     reader, writer, ids = Memory(folder), Memory(folder), iter(range(25))
-    with pytest.raises(ValueError, match=folder.name):
-        reader.of_one_version(lambda: (writer.delete([next(ids)]), reader.reopen()))
+    refused(ValueError, reader.of_one_version, lambda: (writer.delete([next(ids)]), reader.reopen()), match=folder.name)
     assert next(ids) == ROUNDS
 
 
@@ -557,8 +535,7 @@ def test_a_memory_that_took_the_place_is_not_read_as_the_old_one(folder, encoder
         builder.add(items, keys, values)
     replace(folder, folder.parent / "new")
     if encoder == "encoder-2":
-        with pytest.raises(ValueError, match="encoder-2"):
-            reader.values(everything)
+        refused(ValueError, reader.values, everything, match="encoder-2")
         return
     np.testing.assert_array_equal(reader.values(everything), values.astype(ml_dtypes.bfloat16))
     np.testing.assert_array_equal(reader.search(keys, k=1).ids[:, 0], everything)

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from refusal import refused
 
 pytest.importorskip("pymilvus")
 pytest.importorskip("milvus_lite")
@@ -50,10 +51,8 @@ def test_it_finds_what_the_exact_search_finds(opened):
     gate, milvus = np.log(np.random.default_rng(1).dirichlet([1, 1, 1], 4)), opened()
     for search in ({}, {"sources": [1]}, {"sources": [0, 2], "log_gate": gate}):
         same(milvus, drawn(40), **search)
-    with pytest.raises(ValueError, match="16384"):
-        milvus.search(QUERIES, 20_000)
-    with pytest.raises(FileExistsError, match="'mine'"):
-        opened()
+    refused(ValueError, milvus.search, QUERIES, 20_000, match="16384")
+    refused(FileExistsError, opened, match="'mine'")
 
 
 def test_updates_send_differences(opened, monkeypatch):
@@ -141,11 +140,8 @@ def test_a_server_that_goes_or_refuses_is_a_connection_error(opened, monkeypatch
         raise pymilvus.MilvusException(message="no such user")
 
     monkeypatch.setattr(milvus._client, "search", gone)
-    with pytest.raises(ConnectionError, match="deadline exceeded"):
-        milvus.search(QUERIES, 2)
+    refused(ConnectionError, milvus.search, QUERIES, 2, match="deadline exceeded")
     assert waited == [60]
     monkeypatch.setattr(pymilvus.MilvusClient, "has_collection", refuse)
-    with pytest.raises(ConnectionError, match="no such user"):
-        opened("other")
-    with pytest.raises(ConnectionError, match="http://127"):
-        MilvusEngine("http://127.0.0.1:9")
+    refused(ConnectionError, opened, "other", match="no such user")
+    refused(ConnectionError, MilvusEngine, "http://127.0.0.1:9", match="http://127")

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from refusal import refused
 from reveal_networks import SMALL as PLAIN
 from reveal_networks import drawn
 
@@ -79,8 +80,7 @@ def test_doubt_finds_the_probabilities_that_made_the_answers(asked):
     assert (probability[right] < found.threshold).mean() == pytest.approx(0.05, abs=0.01)
     assert calibration_error(probability, right) < 0.03
     assert Doubt.from_json(json.loads(json.dumps(found.as_json()))) == found
-    with pytest.raises(ValueError, match="calibration needs"):
-        fit(signals, np.ones(4000, bool))
+    refused(ValueError, fit, signals, np.ones(4000, bool), match="calibration needs")
 
 
 def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
@@ -96,19 +96,16 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
     assert odd < 0.01 < 0.85 < usual and more == pytest.approx(usual, abs=0.05)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
-        {"weights": {"score": 1}, "bias": 0},
-        {"weights": {"question": 1}, "bias": 0, "threshold": 0},
-        {"weights": {}, "bias": 0, "threshold": 2},
-        {"weights": [], "bias": 0, "threshold": 0},
-        {"weights": {}, "bias": None, "threshold": 0},
-        {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
-        {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},
-    ],
-)
+@pytest.mark.parametrize("fields", [
+    {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
+    {"weights": {"score": 1}, "bias": 0},
+    {"weights": {"question": 1}, "bias": 0, "threshold": 0},
+    {"weights": {}, "bias": 0, "threshold": 2},
+    {"weights": [], "bias": 0, "threshold": 0},
+    {"weights": {}, "bias": None, "threshold": 0},
+    {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
+    {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},
+])  # fmt: skip
 def test_other_descriptions_of_doubt_are_refused(fields):
     with pytest.raises(ValueError, match="weight"):
         Doubt.from_json(fields)
@@ -137,5 +134,4 @@ def test_reliability_is_that_of_equal_groups():
     probability, right = np.array([0.9, 0.1, 0.2, 0.8]), np.array([True, False, True, True])
     assert reliability(probability, right, 2) == [pytest.approx((0.15, 0.5, 2)), pytest.approx((0.85, 1.0, 2))]
     assert calibration_error(probability, right, 2) == pytest.approx((0.35 + 0.15) / 2)
-    with pytest.raises(ValueError, match="as many answers"):
-        reliability(probability, right, 5)
+    refused(ValueError, reliability, probability, right, 5, match="as many answers")

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorstore
-from assistants import refused
+from assistants import mistake
 from flax import nnx, serialization, traverse_util
 from published import fields, folder, outputs, tensors
+from refusal import refused
 from reveal_networks import SMALL, arrays, parameters
 
 from common.io.image_preparation import CLIP_MEAN, CLIP_STD
@@ -240,11 +241,9 @@ def test_files_of_other_kinds_are_refused(tmp_path):
     (tmp_path / "checkpoint_1").write_bytes(b"\x80\x04 a pickle")
     np.savez(tmp_path / "y.npz", a=np.ones(3))
     for call, name in ((read_vit, "x.npz"), (read_vit, "y.npz"), (read_scenic, "checkpoint_1")):
-        with pytest.raises(ValueError, match=name):
-            call(tmp_path / name)
+        refused(ValueError, call, tmp_path / name, match=name)
     for name in ("nowhere", "."):
-        with pytest.raises(FileNotFoundError):
-            kind_of(tmp_path / name)
+        refused(FileNotFoundError, kind_of, tmp_path / name)
 
 
 def test_the_command_and_training_begin_with_the_same(tmp_path):
@@ -263,5 +262,5 @@ def test_the_command_refuses(words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("t5", "clip"):
         folder(name, Path(name))
-    refused(capsys, "convert", *words)
+    mistake(capsys, "convert", *words)
     assert not Path("out.safetensors").exists()

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from refusal import refused
 from reveal_networks import drawn
 
 from recipes.small_world.facts import SOURCES
@@ -70,8 +71,7 @@ def test_without_a_memory_the_question_is_alone(model):
         lambda: reader.add([]),
         lambda: Reader(model).encode([]),
     ):
-        with pytest.raises(ValueError):
-            needs_more()
+        refused(ValueError, needs_more)
 
 
 def test_changes_are_read_at_once(reader):

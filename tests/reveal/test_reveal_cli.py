@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from assistants import WEIGHTS, files, items, network, output_of, refused, save, with_memory
+from assistants import WEIGHTS, items, mistake, network, output_of, save, with_memory
+from command import tree
 from own_files import json_lines, picture
 
 from common.io.images import image_size, read_image
@@ -56,7 +57,7 @@ def test_asking_shows_the_items_of_the_answer(here, capsys):
     assert lines[0] == answer["answer"] and lines[2].split()[:5] == ["id", "source", "score", "prior", "attention"]
     assert [int(line.split()[0]) for line in lines[3:]] == [item["id"] for item in answer["items"]]
     assert image_size("sheet.png")[0] == 960 and read_image("sheet.png").std() > 0
-    assert "sheet.png" in refused(capsys, *words, "--sheet", "sheet.png")
+    assert "sheet.png" in mistake(capsys, *words, "--sheet", "sheet.png")
     alone = output_of(capsys, "ask", "-", "food ?", *WEIGHTS, "--no-memory", "--beams", "1")
     assert alone["items"] == [] and alone["memory"] is None and alone["log_probability"] < 0
 
@@ -81,53 +82,50 @@ def test_searching(here, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
     twice = [*words, "--sources", "graph,graph"]  # is one source, of 5 items
     assert len(output_of(capsys, *twice, "-k", "5")["items"]) == 5
-    assert "1 to 5" in refused(capsys, *twice, "-k", "6")
+    assert "1 to 5" in mistake(capsys, *twice, "-k", "6")
 
 
-@pytest.mark.parametrize(
-    ("words", "value"),
-    [
-        (BUILD, "READER:PATH"),
-        ([*BUILD, "none"], "none"),
-        ([*BUILD, "asked.png"], "asked.png"),
-        ([*BUILD, "wit:t.tsv,captions=no"], "captions=no"),
-        ([*BUILD, "wit:t.tsv,first_id=x"], "first_id=x"),
-        ([*BUILD, "wit:none.tsv.gz"], "none.tsv.gz"),
-        ([*BUILD, "foreign.jsonl"], "'own'"),
-        ([*BUILD, "empty.jsonl"], "empty.jsonl"),
-        ([*BUILD, "items.jsonl", "--names", "a,b"], "(a, b)"),
-        ([*BUILD, "items.jsonl", "--picture-side", "-1"], "--picture-side -1"),
-        (["add", "facts"], "--text"),
-        (["add", "facts", "items.jsonl", "--text", "home"], "--text"),
-        (["add", "facts", "--text", "home"], "--source"),
-        (["add", "facts", "--text", "home", "--source", "web"], "'web'"),
-        (["add", "facts", "--text", " ", "--source", "graph"], "item"),
-        (["add", "facts", "--text", "home", "--edit"], "--id"),
-        (["add", "facts", "--text", "home", "--edit", "--id", "999"], "999 first"),
-        (["add", "facts", "--text", "home", "--edit", "--id", HUGE, "--source", "graph"], HUGE),
-        (["add", "facts", "--image", "none.png", "--source", "vqa"], "none.png"),
-        (["add", "nowhere", "--text", "home"], "nowhere"),
-        (SEARCH, "text"),
-        ([*SEARCH, "--text", "home ?", "-k", "21"], "1 to 20"),
-        ([*SEARCH, "--text", "home ?", "--sources", "web"], "'web'"),
-        ([*SEARCH, "--text", "home", "--engine", "milvus"], "--milvus"),
-        ([*SEARCH, "--text", "home ?", "--tokenizer", "none.json"], "none.json"),
-        ([*SEARCH, "--image", "none.png"], "none.png"),
-        (["ask", "none.png", "food ?", "--memory", "facts"], "none.png"),
-        (["ask", "asked.png", "food food food", "--memory", "facts"], "3 tokens"),
-        ([*ASK, "--sheet", "a.mp4"], "'.mp4'"),
-        ([*ASK, "--beams", "0"], "--beams 0"),
-        (["ask", "asked.png", "food ?", "--no-memory", "-k", "3"], "--no-memory"),
-        (["ask", "-", "--memory", "facts"], "question"),
-        (["ask", "asked.png", "food ?"], "--memory"),
-    ],
-)
+@pytest.mark.parametrize(("words", "value"), [
+    (BUILD, "READER:PATH"),
+    ([*BUILD, "none"], "none"),
+    ([*BUILD, "asked.png"], "asked.png"),
+    ([*BUILD, "wit:t.tsv,captions=no"], "captions=no"),
+    ([*BUILD, "wit:t.tsv,first_id=x"], "first_id=x"),
+    ([*BUILD, "wit:none.tsv.gz"], "none.tsv.gz"),
+    ([*BUILD, "foreign.jsonl"], "'own'"),
+    ([*BUILD, "empty.jsonl"], "empty.jsonl"),
+    ([*BUILD, "items.jsonl", "--names", "a,b"], "(a, b)"),
+    ([*BUILD, "items.jsonl", "--picture-side", "-1"], "--picture-side -1"),
+    (["add", "facts"], "--text"),
+    (["add", "facts", "items.jsonl", "--text", "home"], "--text"),
+    (["add", "facts", "--text", "home"], "--source"),
+    (["add", "facts", "--text", "home", "--source", "web"], "'web'"),
+    (["add", "facts", "--text", " ", "--source", "graph"], "item"),
+    (["add", "facts", "--text", "home", "--edit"], "--id"),
+    (["add", "facts", "--text", "home", "--edit", "--id", "999"], "999 first"),
+    (["add", "facts", "--text", "home", "--edit", "--id", HUGE, "--source", "graph"], HUGE),
+    (["add", "facts", "--image", "none.png", "--source", "vqa"], "none.png"),
+    (["add", "nowhere", "--text", "home"], "nowhere"),
+    (SEARCH, "text"),
+    ([*SEARCH, "--text", "home ?", "-k", "21"], "1 to 20"),
+    ([*SEARCH, "--text", "home ?", "--sources", "web"], "'web'"),
+    ([*SEARCH, "--text", "home", "--engine", "milvus"], "--milvus"),
+    ([*SEARCH, "--text", "home ?", "--tokenizer", "none.json"], "none.json"),
+    ([*SEARCH, "--image", "none.png"], "none.png"),
+    (["ask", "none.png", "food ?", "--memory", "facts"], "none.png"),
+    (["ask", "asked.png", "food food food", "--memory", "facts"], "3 tokens"),
+    ([*ASK, "--sheet", "a.mp4"], "'.mp4'"),
+    ([*ASK, "--beams", "0"], "--beams 0"),
+    (["ask", "asked.png", "food ?", "--no-memory", "-k", "3"], "--no-memory"),
+    (["ask", "-", "--memory", "facts"], "question"),
+    (["ask", "asked.png", "food ?"], "--memory"),
+])  # fmt: skip
 def test_mistakes_are_one_line_and_change_nothing(here, capsys, words, value):
     json_lines(Path("foreign.jsonl"), [{"text": "home"}])
     Path("empty.jsonl").write_text("\n")
-    before = files(Path())
-    assert value in refused(capsys, *words, *WEIGHTS)
-    assert {name: data for name, data in files(Path()).items() if name != "m/build.json"} == before
+    before = tree()
+    assert value in mistake(capsys, *words, *WEIGHTS)
+    assert {name: data for name, data in tree().items() if name not in ("m", "m/build.json")} == before
 
 
 def test_missing_defaults_are_named(here, capsys):
@@ -139,7 +137,7 @@ def test_missing_defaults_are_named(here, capsys):
         (["info"], "--memory"),
         (["ask", "asked.png", "?", "--weights", "other", "--no-memory"], "other"),
     ):
-        assert value in refused(capsys, *words)
+        assert value in mistake(capsys, *words)
 
 
 def test_help_does_not_wait_for_jax():
@@ -158,7 +156,7 @@ def test_single_items_are_added_edited_removed_and_compacted(here, capsys):
     words = add("--text", "home attic", "--source", "graph")
     added = output_of(capsys, *words)
     assert (added["ids"], added["items"], added["version"]) == ([20, 20], 21, 2)
-    assert "id 20 " in refused(capsys, *words, "--id", "20")
+    assert "id 20 " in mistake(capsys, *words, "--id", "20")
     edited = output_of(capsys, *add("--edit", "--id", "3", "--text", "friend cat"))
     item = Memory("facts").items([3])[0]
     assert edited["edited"] == 1 and edited["items"] == 21
@@ -169,10 +167,10 @@ def test_single_items_are_added_edited_removed_and_compacted(here, capsys):
     assert after.fields == item.fields and after.picture == (here / "new.png").read_bytes()
     removed = output_of(capsys, "remove", "facts", "20", "3", "3")
     assert removed == {"memory": "facts", "removed": 2, "items": 19, "version": 5}
-    assert "3 first" in refused(capsys, "remove", "facts", "3")
+    assert "3 first" in mistake(capsys, "remove", "facts", "3")
     about = output_of(capsys, "info", "facts")
     assert (about["items"], about["version"], about["dead"], about["sources"]["vqa"]) == (19, 5, 4, 4)
-    assert about["bytes"] == sum(map(len, files(Path("facts")).values()))
+    assert about["bytes"] == sum(len(data) for data in tree("facts").values() if data)
     main(["info", "facts"])
     shown = capsys.readouterr().out
     assert "facts: 19 items, version 5" in shown and about["hash"] in shown
@@ -186,7 +184,7 @@ def test_single_items_are_added_edited_removed_and_compacted(here, capsys):
 
 
 def test_files_are_added(here, capsys):
-    assert "0 first" in refused(capsys, *add("items.jsonl"))
+    assert "0 first" in mistake(capsys, *add("items.jsonl"))
     report = output_of(capsys, *add(many("huge.jsonl", [int(HUGE)])))
     assert report["version"] == 1 and report["ids"] is None and sum(report["left_out"].values()) == 1
     assert output_of(capsys, *add("items.jsonl", "--renumber"))["items"] == 40
@@ -208,12 +206,12 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
     many("more.jsonl", range(100, 300))
     (here / "strange.jsonl").write_text('{"id": 50, "source": "web", "text": "home"}\n')
     before = Memory("facts").manifest
-    assert "'web'" in refused(capsys, *add("more.jsonl", "strange.jsonl"))
+    assert "'web'" in mistake(capsys, *add("more.jsonl", "strange.jsonl"))
     assert Memory("facts").manifest == before and not list(Path("facts").glob("v00002-*"))
     with monkeypatch.context() as patch:
         full = OSError(28, "No space left on device")
         patch.setattr("reveal.memory.memory.write_manifest", lambda *_: (_ for _ in ()).throw(full))
-        assert "for facts (No space left on device)" in refused(capsys, *add("more.jsonl"))
+        assert "for facts (No space left on device)" in mistake(capsys, *add("more.jsonl"))
     assert Memory("facts").manifest == before
     report = output_of(capsys, *add("more.jsonl"))
     assert (report["added"], report["items"], report["version"], report["ids"]) == (200, 220, 2, [100, 299])
@@ -224,8 +222,8 @@ def test_an_addition_is_whole_or_not_at_all(here, capsys, monkeypatch):
 def test_an_id_that_is_there_twice_is_refused_before_anything_is_done(here, capsys, monkeypatch, options):
     monkeypatch.setattr(memory_build.Encoder, "batches", None)
     twice, one, other = many("twice.jsonl", [*range(100, 110), 105]), many("one.jsonl", [100]), many("o.jsonl", [100])
-    assert "105 first" in refused(capsys, *add(twice, *options))
-    assert "100 first" in refused(capsys, *add(one, other, *options))
+    assert "105 first" in mistake(capsys, *add(twice, *options))
+    assert "100 first" in mistake(capsys, *add(one, other, *options))
 
 
 def test_texts_that_no_terminal_shows_are_json_all_the_same(here, capsys):
@@ -240,7 +238,7 @@ def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
     save(here / "other", network(5, key_dim=6))
     before = Memory("facts")
     for words in (ASK, [*SEARCH, "--text", "food ?"], ["add", "facts", "--source", "vqa", "--text", "home"]):
-        assert before.layout.encoder in refused(capsys, *words, "--weights", "other")
+        assert before.layout.encoder in mistake(capsys, *words, "--weights", "other")
     ids = range(20)
     texts, keys = [item.fields for item in before.items(ids)], before.keys(ids)
     report = output_of(capsys, "refresh", "facts", "--weights", "other", "--quiet")
@@ -248,6 +246,6 @@ def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
     assert report["added"] == report["edited"] == 20 and report["version"] == 2
     assert after.layout.key_dim == 6 and after.layout.encoder != before.layout.encoder
     assert [item.fields for item in after.items(ids)] == texts
-    assert after.layout.encoder in refused(capsys, "search", "facts", "--text", "food ?", *WEIGHTS)
+    assert after.layout.encoder in mistake(capsys, "search", "facts", "--text", "food ?", *WEIGHTS)
     output_of(capsys, "refresh", "facts", *WEIGHTS, "--quiet")
     np.testing.assert_allclose(Memory("facts").keys(ids), keys, atol=1e-6)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from reveal import metrics
 from reveal.metrics import aokvqa, evqa, infoseek
@@ -28,16 +29,13 @@ def test_vqa_accuracy_of_the_public_evaluator():
     assert np.mean(each) == pytest.approx(FIXTURE["vqa_accuracy"]["overall"])
 
 
-@pytest.mark.parametrize(
-    ("prediction", "answers", "current", "older"),
-    [
-        ("the dog", ["the dog"] * 9 + ["cat"], 1, 0),  # "dog" is not "the dog", whose article stays
-        ("Yes", ["yes"] * 10, 0, 1),
-        ("red/white", ["red/white"] * 9 + ["red"], 1, 1),
-        ("red/white", ["red/white"] * 10, 1, 0),  # only the prediction is normalised
-        ("yes", ["yes "] * 10, 1, 0),
-    ],
-)
+@pytest.mark.parametrize(("prediction", "answers", "current", "older"), [
+    ("the dog", ["the dog"] * 9 + ["cat"], 1, 0),  # "dog" is not "the dog", whose article stays
+    ("Yes", ["yes"] * 10, 0, 1),
+    ("red/white", ["red/white"] * 9 + ["red"], 1, 1),
+    ("red/white", ["red/white"] * 10, 1, 0),  # only the prediction is normalised
+    ("yes", ["yes "] * 10, 1, 0),
+])  # fmt: skip
 def test_the_older_evaluator(prediction, answers, current, older):
     assert metrics.vqa_accuracy(prediction, answers) == current
     assert metrics.vqa_accuracy(prediction, answers, "older") == older
@@ -183,5 +181,4 @@ def test_gate_accuracy():
     ],
 )
 def test_refusals(call, value):
-    with pytest.raises(ValueError, match=value):
-        call()
+    refused(ValueError, call, match=value)

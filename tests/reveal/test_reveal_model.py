@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from refusal import refused
 from reveal_networks import REFERENCE, close, parameters, shallow, small
 
 from reveal.network.config import PRIORS
@@ -154,8 +155,7 @@ def test_scores_add_the_log_gate():
     ("inputs", "value"), [({}, "neither tokens nor image"), ({"image": jnp.zeros((1, 20, 16, 3))}, "20x16.*16x16")]
 )
 def test_refusals(inputs, value):
-    with pytest.raises(ValueError, match=value):
-        small().encode(**inputs)
+    refused(ValueError, lambda: small().encode(**inputs), match=value)
 
 
 def test_porting_names_what_does_not_fit():

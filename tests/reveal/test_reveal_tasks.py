@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
+from refusal import refused
 
 from common.training.objectives import L1
 from reveal.memory.engines.exact import Hits
@@ -363,5 +364,4 @@ STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
     ],
 )
 def test_refusals(call, value):
-    with pytest.raises(ValueError, match=value):
-        call()
+    refused(ValueError, call, match=value)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from assistants import output_of, refused
+from assistants import mistake, output_of
 from safetensors import safe_open
 
 from reveal import pretrained
@@ -68,7 +68,7 @@ def test_the_shipped_memory_has_a_name(tmp_path, monkeypatch, capsys):
     about = output_of(capsys, "info", pretrained.DATA.name)
     assert about == output_of(capsys, "info") and about["memory"] == str(pretrained.memory())
     assert output_of(capsys, "verify", pretrained.DATA.name)["memory"] == about["memory"]
-    assert "cp -r" in refused(capsys, "remove", pretrained.DATA.name, "1")
+    assert "cp -r" in mistake(capsys, "remove", pretrained.DATA.name, "1")
     Path(pretrained.DATA.name).mkdir()  # a folder of the user's comes first
     assert pretrained.memory(pretrained.DATA.name) == Path(pretrained.DATA.name)
 

@@ -3,10 +3,10 @@
 import io
 
 import numpy as np
-import pytest
 from own_files import json_lines, picture
 from PIL import Image
 from reading import items, read
+from refusal import refused
 
 from reveal.build import stored_items
 from reveal.build.stored_items import expected, numbered, shrunk
@@ -37,8 +37,7 @@ def test_a_folder_of_images_and_texts(tmp_path):
     assert [(item.id, item.source) for item in named] == [(8, "wiki"), (9, "wiki"), (12, "wiki")]
     (birds / "empty").mkdir()
     for folder in (birds / "empty", birds / "none"):
-        with pytest.raises(FileNotFoundError, match=folder.name):
-            items("folder", folder)
+        refused(FileNotFoundError, items, "folder", folder, match=folder.name)
 
 
 def test_an_argument_becomes_a_reader(tmp_path):
@@ -62,8 +61,7 @@ def test_ids_rise_over_all_sources(tmp_path, monkeypatch):
     assert ids(first, again, later) == [3, 7, 8, 13, 90, 91]
     assert ids(first, again, mixed, renumber=True) == [0, 1, 2, 3, 4, 5]
     for read_ids in (ids, expected):
-        with pytest.raises(ValueError, match="id 1 comes after 2"):
-            read_ids(mixed)
+        refused(ValueError, read_ids, mixed, match="id 1 comes after 2")
     assert expected(mixed, renumber=True) == expected(first) == 2 and expected(Items("wikidata", "x")) is None
     monkeypatch.setattr(stored_items, "UNORDERED", ("jsonl",))
     assert ids(mixed, later) == [0, 1, 2, 3]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from own_files import json_file, json_lines, picture, tar, wit_table
 from reading import items, questions
+from refusal import refused
 
 from common.data.stored import decode_picture, picture_bytes
 from common.data.text import open_text
@@ -45,8 +46,7 @@ def test_images_are_found_by_all_their_names(birds, tmp_path):
     assert {name: folder.find(name) for name in expected} == expected
     same = picture(birds / "z" / "a_b.png", 3)
     assert ImageFolder(birds).find("a_b.png") == same and ImageFolder(birds).find("a b.png") == blank
-    with pytest.raises(FileNotFoundError):
-        ImageFolder(birds / "nowhere").find(1)
+    refused(FileNotFoundError, lambda: ImageFolder(birds / "nowhere").find(1))
 
 
 def test_the_general_format(tmp_path):
@@ -75,8 +75,7 @@ def test_the_general_format(tmp_path):
     assert [(item.id, item.source, dict(item.fields)) for item in found] == known
     assert found[0].picture == (tmp_path / "a.png").read_bytes() and found[1].picture is None
     assert sorted(counts.values()) == [1, 2, 2, 5] and counts[MISSING] == 2 and all(map(pack, found))
-    with pytest.raises(ValueError, match=r"items\.jsonl line 6"):
-        items("jsonl", path, strict=True)
+    refused(ValueError, items, "jsonl", path, strict=True, match=r"items\.jsonl line 6")
 
 
 def test_questions_of_the_general_format(tmp_path):
@@ -127,8 +126,7 @@ def test_wit(tmp_path, birds):
     asked, _ = questions("wit", path, images=birds, first_id=100)
     assert [(one.id, one.gold, one.answers) for one in asked] == [(102, 102, ("a gull",))]
     path.write_bytes(gzip.compress(b"en\tonly two\n"))
-    with pytest.raises(ValueError, match=r"tsv\.gz row 1"):
-        items("wit", path, strict=True)
+    refused(ValueError, items, "wit", path, strict=True, match=r"tsv\.gz row 1")
 
 
 def test_quotes_and_lines_of_a_table():
@@ -176,8 +174,7 @@ def test_tars_of_img2dataset(tmp_path, birds):
     whole[header : header + 64] = b"?" * 64
     for broken in (whole, whole[: len(data) // 2]):
         path.write_bytes(broken)
-        with pytest.raises(ValueError, match=r"00000\.tar"):
-            questions("webdataset", path)
+        refused(ValueError, questions, "webdataset", path, match=r"00000\.tar")
 
 
 @pytest.fixture
@@ -287,8 +284,7 @@ def test_lines_are_counted_for_each_file_and_ids_over_all(tmp_path):
         ("cc12m", "*.tsv", images, r"b\.tsv line 1", [0, 1, 3]),
         ("wit", "wit-*.tsv.gz", {}, r"wit-1\.tsv\.gz row 2", [0, 1, 2, 3]),
     ):
-        with pytest.raises(ValueError, match=fault):
-            items(reader, tmp_path / pattern, strict=True, **options)
+        refused(ValueError, items, reader, tmp_path / pattern, strict=True, **options, match=fault)
         assert [item.id for item in items(reader, tmp_path / pattern, **options)[0]] == ids
 
 
@@ -299,12 +295,8 @@ def test_arguments_that_no_reader_takes_are_refused(tmp_path):
         ("cc12m", {}, "images"),
         ("jsonl", {"first_id": 3}, "first_id"),
     ):
-        with pytest.raises(ValueError, match=value):
-            Items(reader, "x", options)
-    with pytest.raises(ValueError, match="wikidata"):
-        Items("wikidata", "x", leave_out=["y"])
-    with pytest.raises(FileNotFoundError, match=r"x\.tsv"):
-        items("wikidata", tmp_path / "x.tsv")
-    with pytest.raises(ValueError, match=r"x\.json"):
-        questions("vqa", json_file(tmp_path / "x.json", {}), images=tmp_path)
+        refused(ValueError, Items, reader, "x", options, match=value)
+    refused(ValueError, Items, "wikidata", "x", leave_out=["y"], match="wikidata")
+    refused(FileNotFoundError, items, "wikidata", tmp_path / "x.tsv", match=r"x\.tsv")
+    refused(ValueError, questions, "vqa", json_file(tmp_path / "x.json", {}), images=tmp_path, match=r"x\.json")
     assert str(Skips()).startswith("0 ")

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from refusal import refused
 
 from reveal.cli.main import main as reveal
 from reveal.processing import tokenizers
@@ -84,8 +85,7 @@ def test_the_command(files, tmp_path, capsys):
     words = ["tokenizer", "train", str(files / "texts.txt"), "-o", str(tmp_path / "again.json"), "--size", "20"]
     reveal(words)
     assert "vocab_size=20 bos=2 eos=1 mask=3" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="2"):
-        reveal(words)
+    refused(SystemExit, reveal, words, match="2")
     assert "again.json" in capsys.readouterr().err
     main(["show", str(files / "spiece.model"), "red gull"])
     assert "red gull" in capsys.readouterr().out
@@ -114,16 +114,13 @@ def test_an_interrupted_training_exits(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(jsonl, "lines_of", interrupted)
-    with pytest.raises(SystemExit, match="130"):
-        main(["train", "texts.txt", "-o", str(tmp_path / "x.model")])
+    refused(SystemExit, main, ["train", "texts.txt", "-o", str(tmp_path / "x.model")], match="130")
 
 
 def test_refusals(files):
     twice = json.dumps({"words": [*SPECIAL, "a", "a"]})
     for name, content in (("bad.model", "no model"), ("bad.json", "{"), ("bad.json", "[]"), ("bad.json", twice)):
         (files / name).write_text(content)
-        with pytest.raises(ValueError, match=name):
-            load(files / name)
+        refused(ValueError, load, files / name, match=name)
     for texts, value in (((files / "texts.txt",), "size 3 "), ((), "0 texts")):
-        with pytest.raises(ValueError, match=value):
-            train(texts, files / "large.model", size=3)
+        refused(ValueError, train, texts, files / "large.model", size=3, match=value)

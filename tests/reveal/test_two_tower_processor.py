@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from published_folders import SIDE, clip_folder
+from refusal import refused
 
 from common.nn.two_towers import SiglipTextConfig, TwoTowerConfig
 from common.nn.vision_transformer import SiglipVisionConfig
@@ -36,10 +37,8 @@ def test_siglips_texts_are_lower_case_without_punctuation_and_padded_with_the_en
 
 def test_a_tokenizer_of_another_model_is_refused(siglip):
     small = dataclasses.replace(SIGLIP, text=dataclasses.replace(SIGLIP.text, vocab_size=5))
-    with pytest.raises(ValueError):
-        tokenizer_of(siglip, small)
-    with pytest.raises(FileNotFoundError):
-        tokenizer_of(siglip / "nowhere", SIGLIP)
+    refused(ValueError, tokenizer_of, siglip, small)
+    refused(FileNotFoundError, tokenizer_of, siglip / "nowhere", SIGLIP)
 
 
 def test_rows_of_items(tmp_path):
@@ -62,5 +61,4 @@ def test_rows_of_items(tmp_path):
     assert batch["has_text"].tolist() == [True, False, True] and batch["has_image"].tolist() == [True, True, False]
     assert batch["image"][0].min() > 1 and len(skips.counts) == 3
     assert ["a.txt, part 1"] in skips.names.values()
-    with pytest.raises(ValueError):
-        processor.question("y" * 90)
+    refused(ValueError, processor.question, "y" * 90)
