@@ -6,7 +6,7 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from beartype import BeartypeConf
@@ -15,8 +15,7 @@ from beartype.door import is_bearable
 from common.checked import Checked, check_fields, hints_of, whole
 
 NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
-MOST_LAYERS = 1000
-Layers = Annotated[int, whole(1, MOST_LAYERS)]  # of a stack; a file may claim a million, which would be made one by one
+Layers = Annotated[int, whole(1, 1000)]  # of a stack; a file may claim a million, which would be made one by one
 
 
 class JsonConfig(Checked):
@@ -69,31 +68,3 @@ def check_supported(option: str, value: Any, supported: Sequence) -> None:
     if value not in supported:
         choices = " or ".join(map(repr, supported))
         raise ValueError(f"{option} is {value!r}: there is no such network here; supported is {choices}")
-
-
-def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:
-    """Raises one ValueError that lists every rule that does not hold."""
-    broken = [rule for holds, rule in rules if not holds]
-    if broken:
-        raise ValueError(f"{config} breaks: {'; '.join(broken)}")
-
-
-def check_positive(config: Any, names: Sequence[str], lists: Sequence[str] = ()) -> None:
-    """Raises ValueError unless these fields are whole numbers above 0; `lists` may hold several."""
-    rule = "{} is positive, and whole"
-    check(config, [(positive(getattr(config, n), n in lists), rule.format(n)) for n in (*names, *lists)])
-
-
-def positive(value: Any, several: bool = True) -> bool:
-    """Whether `value` is a whole number above 0 or, with `several`, a non-empty tuple of them."""
-    if several and isinstance(value, tuple):
-        return bool(value) and all(positive(v, several=False) for v in value)
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def freeze_lists(config: Any) -> None:
-    """Turn lists of a frozen dataclass into tuples, which can be hashed; JSON and YAML have only lists."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, list | tuple):
-            object.__setattr__(config, field.name, tuple(value))
