@@ -225,13 +225,6 @@ def test_an_album_has_subsets_and_splits(folder, tmp_path):
         Album(tmp_path / "none")
 
 
-def test_refused_values(folder):
-    values = (("size", 66), ("time", "third"), ("blurred", 1.5), ("repeated", -0.1), ("layers", (3, 1)))
-    for name, value in (*values, ("motion", (0, 10)), ("motion", (1, 100))):
-        with pytest.raises(ValueError, match=name):
-            source(folder, **{name: value})
-
-
 def config(folder, **changes) -> SyntheticConfig:
     return SyntheticConfig(source(folder), **(dict(batch_size=4, crop=SIZE, buffer=2) | changes))
 
