@@ -271,7 +271,7 @@ def test_parts_that_differ_are_refused(folder, tmp_path):
         ([film, film], (1,), 4, "2"),
         ([3], (), 4, "int"),
         ([], (), 4, "parts"),
-        ([film], (), 0, "batch_size is 0"),
+        ([film], (), 0, "is 0"),
     )
     for parts, weights, batch_size, value in refused:
         with pytest.raises(ValueError, match=value):
