@@ -267,12 +267,7 @@ def test_parts_that_differ_are_refused(folder, tmp_path):
     film = film_patches(tmp_path)
     with pytest.raises(ValueError, match=r"y: float32 \[64, 64, 3\] and float32 \[32, 32, 3\]"):
         MixedConfig([film, config(folder, crop=32)]).batches(0)
-    refused = (
-        ([film, film], (1,), 4, "2"),
-        ([3], (), 4, "int"),
-        ([], (), 4, "parts"),
-        ([film], (), 0, "is 0"),
-    )
+    refused = (([film, film], (1,), 4, "2"), ([3], (), 4, "int"), ([], (), 4, "parts"), ([film], (), 0, "is 0"))
     for parts, weights, batch_size, value in refused:
         with pytest.raises(ValueError, match=value):
             MixedConfig(parts, weights, batch_size=batch_size)
