@@ -140,9 +140,9 @@ def hints_of(kind: type) -> dict[str, Any]:
 
 
 def _frozen(value: Any) -> Any:
-    if isinstance(value, Real) and hasattr(value, "item"):  # numpy's
-        return value.item()  # type: ignore
-    return tuple(map(_frozen, value)) if type(value) in (list, tuple) else value
+    if type(value) in (list, tuple):
+        return tuple(map(_frozen, value))
+    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value  # type: ignore  (numpy's numbers)
 
 
 def is_expression(value: Any) -> bool:
