@@ -3,54 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import numbers
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
-from common.nn.json_config import MOST_LAYERS, check
+from common.checked import Checked, NotNegative, Positive, whole
+from common.nn.json_config import Layers
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 
 @dataclasses.dataclass(frozen=True)
-class FilmConfig:
+class FilmConfig(Checked):
     """The network's shape; ValueError lists all rules that it breaks."""
 
-    pyramid_levels: int = 7  # of images, features and flow; sets the largest motion (`film.model`)
+    pyramid_levels: Annotated[int, whole(most=MOST_LEVELS)] = 7  # of images, features, flow; sets the largest motion
     fusion_pyramid_levels: int = 5  # finest levels that the decoder sees; at most `pyramid_levels`
     specialized_levels: int = 3  # finest levels with a flow predictor of their own; the coarser ones share one
     sub_levels: int = 4  # depth of the encoder; specialized_levels + 1 gives all shared levels equal channels
-    flow_convs: Sequence[int] = (3, 3, 3, 3)  # 3x3 convolutions per predictor, finest first, the shared one last
-    flow_filters: Sequence[int] = (32, 64, 128, 256)  # channels per predictor, in the same order
-    filters: int = 64  # channels of the encoder's first stage; doubles from stage to stage
-    correlation_radius: Sequence[int] = ()  # px, per predictor (`film.ops.correlation`); 0: none; empty: none at all
+    flow_convs: Sequence[Layers] = (3, 3, 3, 3)  # 3x3 convolutions per predictor, finest first, the shared one last
+    flow_filters: Sequence[Annotated[int, whole(2)]] = (32, 64, 128, 256)  # channels per predictor, in the same order
+    filters: Positive = 64  # channels of the encoder's first stage; doubles from stage to stage
+    correlation_radius: Sequence[NotNegative] = ()  # px, per predictor (`film.ops.correlation`); 0: none; empty: no
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
     coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
     sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; needs `bilateral`
 
-    def __post_init__(self):
-        for field in dataclasses.fields(self):
-            object.__setattr__(self, field.name, checked(field, getattr(self, field.name)))
+    def rules(self):
         predictors = self.specialized_levels + 1
-        rules = {
-            f"pyramid_levels <= {MOST_LEVELS}": self.pyramid_levels <= MOST_LEVELS,
-            "2 <= fusion_pyramid_levels <= pyramid_levels": 2 <= self.fusion_pyramid_levels <= self.pyramid_levels,
-            "1 <= specialized_levels < pyramid_levels": 1 <= self.specialized_levels < self.pyramid_levels,
-            "1 <= sub_levels <= specialized_levels + 1": 1 <= self.sub_levels <= predictors,
-            "flow_convs holds specialized_levels + 1 numbers": len(self.flow_convs) == predictors,
-            "flow_filters holds specialized_levels + 1 numbers": len(self.flow_filters) == predictors,
-            "correlation_radius holds specialized_levels + 1 numbers, or none": len(self.correlation_radius)
-            in (0, predictors),
-            "correlation_radius is not negative": min((0, *self.correlation_radius)) >= 0,
-            "filters and flow_convs are positive": min((self.filters, *self.flow_convs)) >= 1,
-            f"flow_convs <= {MOST_LAYERS}": max(self.flow_convs, default=0) <= MOST_LAYERS,
-            "flow_filters are at least 2": min((2, *self.flow_filters)) >= 2,
-            "0 <= sided_levels <= specialized_levels": 0 <= self.sided_levels <= self.specialized_levels,
-            "coverage and sided_levels need bilateral": self.bilateral or not (self.coverage or self.sided_levels),
-        }
-        check(self, ((holds, rule) for rule, holds in rules.items()))
+        yield 2 <= self.fusion_pyramid_levels <= self.pyramid_levels, "2 <= fusion_pyramid_levels <= pyramid_levels"
+        yield 1 <= self.specialized_levels < self.pyramid_levels, "1 <= specialized_levels < pyramid_levels"
+        yield 1 <= self.sub_levels <= predictors, "1 <= sub_levels <= specialized_levels + 1"
+        yield len(self.flow_convs) == predictors, "flow_convs holds specialized_levels + 1 numbers"
+        yield len(self.flow_filters) == predictors, "flow_filters holds specialized_levels + 1 numbers"
+        radii = len(self.correlation_radius) in (0, predictors)
+        yield radii, "correlation_radius holds specialized_levels + 1 numbers, or none"
+        yield 0 <= self.sided_levels <= self.specialized_levels, "0 <= sided_levels <= specialized_levels"
+        yield self.bilateral or not (self.coverage or self.sided_levels), "coverage and sided_levels need bilateral"
 
     @classmethod
     def paper(cls) -> FilmConfig:
@@ -74,22 +64,3 @@ class FilmConfig:
     def smallest_side(self) -> int:
         """Shorter sides are padded to this many pixels: one of the coarsest level, or two if it is warped."""
         return 2 ** (self.pyramid_levels - 1 + (self.fusion_pyramid_levels == self.pyramid_levels))
-
-
-KINDS = {bool: "true or false", int: "a whole number", tuple: "a list of whole numbers"}
-
-
-def checked(field: dataclasses.Field, value: Any) -> int | bool | tuple[int, ...]:
-    """`value` as the type of the field's default, lists as tuples; ValueError names field and value."""
-
-    def is_integer(number: Any) -> bool:
-        return isinstance(number, numbers.Integral) and not isinstance(number, bool)
-
-    kind = type(field.default)
-    if kind is bool and isinstance(value, bool):
-        return value
-    if kind is int and is_integer(value):
-        return int(value)
-    if kind is tuple and isinstance(value, (list, tuple)) and all(map(is_integer, value)):
-        return tuple(int(number) for number in value)
-    raise ValueError(f"{field.name} is {value!r}; give {KINDS[kind]}")

@@ -35,6 +35,7 @@ import grain
 import numpy as np
 from jaxtyping import Int
 
+from common.checked import Positive
 from common.training.batches import Batched
 
 Example = dict[str, Any]
@@ -56,8 +57,8 @@ class Questions(Batched):
 
     seed: int = 0
     shuffle: bool | int | float = True
-    batch_size: int = field(default=32, kw_only=True)
-    threads: int = field(default=1, kw_only=True)
+    batch_size: Positive = field(default=32, kw_only=True)
+    threads: Positive = field(default=1, kw_only=True)
 
     @property
     @abstractmethod

@@ -29,12 +29,13 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from common.checked import Checked
 from common.io.files import atomic_output, check_output_file
 from common.io.images import write_image
 from common.weights.model_file import git_commit
 
 
-class Evaluation(ABC):
+class Evaluation(Checked, ABC):
     """Scores on test sets; a frozen dataclass in a config. Of several processes only the first one evaluates."""
 
     @abstractmethod

@@ -22,11 +22,13 @@ colour channel by itself, then the mean. No dependency has it; scikit-image's nu
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import cv2
 import numpy as np
 from jaxtyping import Float
+
+from common.checked import Checked
 
 K1, K2 = 0.01, 0.03
 WINDOW, SIGMA = 11, 1.5
@@ -56,7 +58,7 @@ def ssim(prediction: Picture, target: Picture) -> float:
 
 
 @dataclass(frozen=True)
-class Metric(ABC):
+class Metric(Checked, ABC):
     """One number for a predicted and a true image. `digits`: decimals in tables. `pointwise`: independent of the
     position of a pixel, so that chosen pixels may be passed as an image one pixel wide."""
 
@@ -73,7 +75,7 @@ class Metric(ABC):
         difference = value - other if self.higher_is_better else other - value
         return -math.inf if math.isnan(difference) else difference
 
-    def prepare(self) -> None:  # noqa: B027  (most metrics need nothing)
+    def prepare(self) -> None:
         """Reads the files of the metric, so that a missing one is an error before the work."""
 
 
@@ -119,14 +121,10 @@ class InterpolationError(Metric):
     absolute difference: 255 times `L1`.
     """
 
-    per: str = "value"
+    per: Literal["value", "pixel"] = "value"
     higher_is_better: ClassVar[bool] = False
     pointwise: ClassVar[bool] = True
     digits: ClassVar[int] = 2
-
-    def __post_init__(self):
-        if self.per not in ("value", "pixel"):
-            raise ValueError(f"per is {self.per!r}: choose value or pixel")
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
         a, b = (np.rint(255 * np.clip(x, 0, 1).astype(np.float64)) for x in (prediction, target))

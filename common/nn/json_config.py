@@ -6,18 +6,19 @@ refused by name, so that no network runs with a part missing. Other keys (paths,
 """
 
 import dataclasses
-import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar
 
 from beartype import BeartypeConf
 from beartype.door import is_bearable
 
+from common.checked import Checked, check_fields, hints_of, whole
+
 NUMBERS = BeartypeConf(is_pep484_tower=True)  # 1 is accepted for a float
-MOST_LAYERS = 1000  # of a stack; a file may claim a million, which would be made one after the other
+Layers = Annotated[int, whole(1, 1000)]  # of a stack; a file may claim a million, which would be made one by one
 
 
-class JsonConfig:
+class JsonConfig(Checked):
     """Base class of such a dataclass."""
 
     architecture: ClassVar[str]  # the `_class_name` in a file
@@ -32,21 +33,14 @@ class JsonConfig:
             raise ValueError(f"_class_name is {found!r}; only {cls.architecture!r} is read here")
         for key, supported in cls.fixed.items():
             check_supported(key, mapping.get(key, supported[0]), supported)
-        fields = [field for field in dataclasses.fields(cls) if field.name in mapping]  # type: ignore[arg-type]
-        hints = typing.get_type_hints(cls)
-        for field in fields:
-            name, value = field.name, mapping[field.name]
-            if field.type in (int, "int") and not positive(value, several=False):
-                raise ValueError(f"{name} is {value!r}; supported is a positive whole number")
-            value = list(value) if isinstance(value, tuple) else value
-            stacked = "layers" in name or "blocks" in name
-            counts = value if isinstance(value, list) else [value]
-            if stacked and any(isinstance(count, int) and count > MOST_LAYERS for count in counts):
-                raise ValueError(f"{name} is {value!r}; supported are {MOST_LAYERS} at most")
-            text = isinstance(value, str) and "Sequence" in str(field.type)  # a text is a sequence too
-            if text or not suits(value, hints[name]):
-                raise ValueError(f"{name} is {value!r}; supported is {field.type}")
-        return cls(**{field.name: mapping[field.name] for field in fields})
+        hints = hints_of(cls)
+        values = {name: mapping[name] for name in hints if name in mapping}
+        check_fields(cls, values)
+        for name, value in values.items():
+            plain = list(value) if isinstance(value, tuple) else value
+            if not suits(plain, hints[name]):
+                raise ValueError(f"{name} is {value!r}; supported is {hints[name]}")
+        return cls(**values)
 
     def to_json(self) -> dict[str, Any]:
         """As a `config.json`: every field, and every other option with its first supported value."""
@@ -74,31 +68,3 @@ def check_supported(option: str, value: Any, supported: Sequence) -> None:
     if value not in supported:
         choices = " or ".join(map(repr, supported))
         raise ValueError(f"{option} is {value!r}: there is no such network here; supported is {choices}")
-
-
-def check(config: Any, rules: Iterable[tuple[bool, str]]) -> None:
-    """Raises one ValueError that lists every rule that does not hold."""
-    broken = [rule for holds, rule in rules if not holds]
-    if broken:
-        raise ValueError(f"{config} breaks: {'; '.join(broken)}")
-
-
-def check_positive(config: Any, names: Sequence[str], lists: Sequence[str] = ()) -> None:
-    """Raises ValueError unless these fields are whole numbers above 0; `lists` may hold several."""
-    rule = "{} is positive, and whole"
-    check(config, [(positive(getattr(config, n), n in lists), rule.format(n)) for n in (*names, *lists)])
-
-
-def positive(value: Any, several: bool = True) -> bool:
-    """Whether `value` is a whole number above 0 or, with `several`, a non-empty tuple of them."""
-    if several and isinstance(value, tuple):
-        return bool(value) and all(positive(v, several=False) for v in value)
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
-
-
-def freeze_lists(config: Any) -> None:
-    """Turn lists of a frozen dataclass into tuples, which can be hashed; JSON and YAML have only lists."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if isinstance(value, list | tuple):
-            object.__setattr__(config, field.name, tuple(value))

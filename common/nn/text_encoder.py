@@ -25,9 +25,10 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from common.nn import json_config
+from common.checked import Positive
+from common.nn.json_config import JsonConfig, Layers
 from common.nn.layers import Embedding, LayerNorm, Linear
-from common.nn.transformer import Encoder, check_encoder
+from common.nn.transformer import Encoder, encoder_rules
 
 MODEL_TYPE = "clip_text_model"
 PROJECTED = "CLIPTextModelWithProjection"
@@ -35,19 +36,19 @@ OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of 
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(json_config.JsonConfig):
+class TextConfig(JsonConfig):
     """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults)."""
 
-    vocab_size: int = 49408
-    hidden_size: int = 512
-    intermediate_size: int = 2048
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 8
-    max_position_embeddings: int = 77  # the largest number of tokens in a row
+    vocab_size: Positive = 49408
+    hidden_size: Positive = 512
+    intermediate_size: Positive = 2048
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Positive = 8
+    max_position_embeddings: Positive = 77  # the largest number of tokens in a row
     hidden_act: str = "quick_gelu"  # of the mlp: that (OpenAI), or "gelu", the exact one (OpenCLIP)
     layer_norm_eps: float = 1e-5
-    eos_token_id: int = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
-    projection_dim: int = 512  # of CLIP's joint space
+    eos_token_id: Positive = 49407  # the pooled token is the first of this id; 2 means the largest id in the row
+    projection_dim: Positive = 512  # of CLIP's joint space
     projected: bool = False  # whether the pooled state goes through the linear map into that space
 
     architecture = "CLIPTextModel"
@@ -56,10 +57,8 @@ class TextConfig(json_config.JsonConfig):
         "architectures": ([architecture], (architecture,), [PROJECTED], (PROJECTED,), None),
     }
 
-    def __post_init__(self):
-        sizes = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-        json_config.check_positive(self, (*sizes, "max_position_embeddings", "eos_token_id", "projection_dim"))
-        check_encoder(self)
+    def rules(self):
+        return encoder_rules(self)
 
     @classmethod
     def clip_l(cls) -> TextConfig:

@@ -13,7 +13,6 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
-from common.nn import json_config
 from common.nn.attention import attend
 from common.nn.layers import LayerNorm, Linear
 
@@ -51,13 +50,12 @@ class EncoderConfig(Protocol):
     def layer_norm_eps(self) -> float: ...
 
 
-def check_encoder(config: EncoderConfig) -> None:
-    """Raises ValueError for heads that do not divide the width, and an unknown activation."""
-    rules = [
+def encoder_rules(config: EncoderConfig) -> list[tuple[bool, str]]:
+    """The rules (`common.checked`) of a tower's encoder."""
+    return [
         (config.hidden_size % config.num_attention_heads == 0, "num_attention_heads divides hidden_size"),
         (config.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"),
     ]
-    json_config.check(config, rules)
 
 
 class Encoder(nnx.Module):

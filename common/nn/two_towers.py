@@ -24,6 +24,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from common.checked import Positive
 from common.nn import json_config
 from common.nn.layers import LayerNorm, Linear
 from common.nn.text_encoder import Embeddings, TextConfig, TextEncoder
@@ -35,11 +36,11 @@ from common.nn.vision_transformer import SiglipVisionConfig, VisionConfig, Visio
 class SiglipTextConfig(TextConfig):
     """Architecture of SigLIP's text tower."""
 
-    vocab_size: int = 32000
-    hidden_size: int = 768
-    intermediate_size: int = 3072
-    num_attention_heads: int = 12
-    max_position_embeddings: int = 64
+    vocab_size: Positive = 32000
+    hidden_size: Positive = 768
+    intermediate_size: Positive = 3072
+    num_attention_heads: Positive = 12
+    max_position_embeddings: Positive = 64
     hidden_act: str = "gelu_pytorch_tanh"
     layer_norm_eps: float = 1e-6
 

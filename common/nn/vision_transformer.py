@@ -25,32 +25,32 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.nn import json_config
+from common.checked import Positive
 from common.nn.attention import attend
+from common.nn.json_config import JsonConfig, Layers
 from common.nn.layers import Embedding, LayerNorm, Linear, uniform
-from common.nn.transformer import Encoder, Mlp, check_encoder
+from common.nn.transformer import Encoder, Mlp, encoder_rules
 
 
 @dataclasses.dataclass(frozen=True)
-class VisionConfig(json_config.JsonConfig):
+class VisionConfig(JsonConfig):
     """Architecture of CLIP's vision tower; fields and defaults are transformers' (its files omit defaults)."""
 
-    hidden_size: int = 768
-    intermediate_size: int = 3072
-    num_hidden_layers: int = 12
-    num_attention_heads: int = 12
-    image_size: int = 224  # side, in pixels
-    patch_size: int = 32
+    hidden_size: Positive = 768
+    intermediate_size: Positive = 3072
+    num_hidden_layers: Layers = 12
+    num_attention_heads: Positive = 12
+    image_size: Positive = 224  # side, in pixels
+    patch_size: Positive = 32
     hidden_act: str = "quick_gelu"  # of the mlp
     layer_norm_eps: float = 1e-5
-    projection_dim: int = 512  # of CLIP's joint space
+    projection_dim: Positive = 512  # of CLIP's joint space
 
     architecture = "CLIPVisionModel"
     fixed: ClassVar = {"model_type": ("clip_vision_model",), "num_channels": (3,)}
 
-    def __post_init__(self):
-        json_config.check_positive(self, [field.name for field in dataclasses.fields(self) if field.type == "int"])
-        check_encoder(self)
+    def rules(self):
+        return encoder_rules(self)
 
     @property
     def patches(self) -> int:
@@ -62,7 +62,7 @@ class VisionConfig(json_config.JsonConfig):
 class SiglipVisionConfig(VisionConfig):
     """Architecture of SigLIP's vision tower, whose joint space is its own width."""
 
-    patch_size: int = 16
+    patch_size: Positive = 16
     hidden_act: str = "gelu_pytorch_tanh"
     layer_norm_eps: float = 1e-6
 

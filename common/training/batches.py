@@ -15,22 +15,20 @@ from typing import Any
 import grain
 import jax
 
+from common.checked import Checked, Positive
+
 log = logging.getLogger(__name__)
 NAMED = 3  # unreadable records that the log names, per source
 PATIENCE = 100  # unreadable records in a row after which a source is given up
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batched(ABC):
+class Batched(Checked, ABC):
     """A data config: an endless data set, in batches."""
 
-    batch_size: int = 8  # over all processes
-    threads: int = 2  # readers inside this process
-    buffer: int = 8  # batches that they may prepare ahead
-
-    def __post_init__(self) -> None:
-        if min(self.batch_size, self.threads, self.buffer) < 1:
-            raise ValueError(f"batch_size {self.batch_size}, threads {self.threads}, buffer {self.buffer}: need >= 1")
+    batch_size: Positive = 8  # over all processes
+    threads: Positive = 2  # readers inside this process
+    buffer: Positive = 8  # batches that they may prepare ahead
 
     @abstractmethod
     def dataset(self, seed: int) -> grain.MapDataset:

@@ -15,12 +15,12 @@ import functools
 import importlib
 import inspect
 import re
-import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from common.checked import Refused, hints_of, wanted
 from common.nn.json_config import suits
 from common.training import renamed
 
@@ -49,7 +49,10 @@ def instantiate(node: Any, name: str = "", packages: Collection[str] | None = No
     target, kind = locate(str(node["_target_"]), name, packages)
     if dataclasses.is_dataclass(kind):
         check(kind, values, name)
-    return target(**values)
+    try:
+        return target(**values)
+    except Refused as error:
+        raise ValueError(f"{name}.{error}".lstrip(".")) from error
 
 
 def packages_of(node: Any) -> frozenset[str]:
@@ -105,16 +108,16 @@ def _resolve(path: str, name: str) -> Any:
 
 def check(kind: type, values: dict[str, Any], name: str) -> None:
     """Raises ValueError unless `values` suit the fields of the dataclass `kind`."""
-    hints = typing.get_type_hints(kind)
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    hints = hints_of(kind)
     for key, value in values.items():
         path = f"{name}.{key}".lstrip(".")
-        if key not in known:
-            close = difflib.get_close_matches(key, known, 1)
-            choice = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(known)}"
+        if key not in hints:
+            close = difflib.get_close_matches(key, hints, 1)
+            choice = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(hints)}"
             raise ValueError(f"{path} is not a field of {kind.__name__}: {choice}")
         hint = hints[key]
-        bool_for_number = isinstance(value, bool) and hint in (int, float)  # in Python, True is 1
-        if bool_for_number or not suits(value, hint):
-            wanted = hint.__name__ if isinstance(hint, type) else re.sub(r"typing\.|collections\.abc\.", "", str(hint))
-            raise ValueError(f"{path} is {value!r}: it must be {wanted}")
+        text = wanted(value, hint)
+        if not text and not suits(value, hint):
+            text = hint.__name__ if isinstance(hint, type) else re.sub(r"typing\.|collections\.abc\.", "", str(hint))
+        if text:
+            raise ValueError(f"{path} is {value!r}: give {text}")

@@ -21,22 +21,23 @@ import numpy as np
 from jax.experimental import multihost_utils
 from orbax.checkpoint import multihost
 
+from common.checked import Checked, NotNegative, Positive
+
 Result = TypeVar("Result")
 COMPILE_MS = 3_600_000  # time limit for the compilers of the other processes
 
 
 @dataclasses.dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(Checked):
     auto: bool = False  # take everything from the environment (Slurm, TPU pods, Open MPI)
     coordinator: str | None = None  # host:port of process 0; None: one process
-    processes: int = 1
-    process: int = 0  # which one this is
+    processes: Positive = 1
+    process: NotNegative = 0  # which one this is
 
-    def __post_init__(self):
-        if self.coordinator is None and not self.auto and self.processes != 1:
-            raise ValueError(f"cluster.processes is {self.processes}: give cluster.coordinator=HOST:PORT as well")
-        if not 0 <= self.process < self.processes:
-            raise ValueError(f"cluster.process is {self.process}: give 0 to {self.processes - 1}")
+    def rules(self):
+        alone = self.auto or self.coordinator is not None or self.processes == 1
+        yield alone, "more processes than one need coordinator=HOST:PORT"
+        yield self.process < self.processes, "process is below processes"
 
 
 def join(config: ClusterConfig) -> None:

@@ -16,18 +16,24 @@ found in the path counts. Tactics:
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jax.tree_util import keystr, tree_map_with_path
 
+from common.checked import Rule, is_expression
+
 DATA, FSDP = "data", "fsdp"
 REPLICATE, ROWS = "replicate", "rows"
 SMALLEST_SPLIT = 4 * 2**20  # bytes: below it, gathering costs more than the memory is worth
 
-Rules = Sequence[Sequence[str]]
+TACTIC = Rule(
+    lambda rule: len(rule) == 2 and is_expression(rule[0]) and rule[1] in (REPLICATE, FSDP, ROWS),
+    f"[regular expression, {REPLICATE} or {FSDP} or {ROWS}]",
+)
+Rules = Sequence[Annotated[Sequence[str], TACTIC]]
 
 
 def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
@@ -59,16 +65,6 @@ def spare_mesh(spare: int) -> Mesh | None:
         return None
     devices = np.array(jax.devices()[-spare:]).reshape(spare, 1)
     return Mesh(devices, (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
-
-
-def check_rules(rules: Rules) -> None:
-    for pattern, tactic in rules:
-        if tactic not in (REPLICATE, FSDP, ROWS):
-            raise ValueError(f"trainer.sharding: {tactic!r} is not a tactic; choose {REPLICATE}, {FSDP} or {ROWS}")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"trainer.sharding: {pattern!r} is not a regular expression ({error})") from error
 
 
 def replicated(mesh: Mesh) -> NamedSharding:

@@ -26,12 +26,11 @@ parameter is an error, so that a renamed layer is not silently trained.
 """
 
 import dataclasses
-import math
 import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -40,71 +39,59 @@ from jax.tree_util import keystr, tree_map_with_path
 from jaxtyping import PyTree
 from optax import contrib
 
-Multipliers = Sequence[Sequence[Any]]  # (expression, factor); see `read_multipliers`
+from common.checked import (
+    Above0,
+    AtLeast0,
+    Checked,
+    Dtype,
+    NotNegative,
+    Positive,
+    PositiveShare,
+    Rule,
+    Share,
+    is_expression,
+    real,
+)
 
-OPTIMIZERS = ("adam", "adamw", "adafactor", "muon")
-SCHEDULES = ("constant", "staircase", "cosine", "linear", "rsqrt")
-DTYPES = ("float32", "bfloat16")
+Expression = Annotated[str, Rule(is_expression, "a regular expression")]
+PAIR = Rule(
+    lambda pair: len(pair) == 2 and is_expression(pair[0]) and real(0).holds(pair[1]),
+    "[regular expression, factor], the factor a finite number at least 0",
+)
+Multipliers = Sequence[Annotated[Sequence[Any], PAIR]]
+Decay = Annotated[float | int, real(0, below=1)]  # of a running mean
+Optimizer = Literal["adam", "adamw", "adafactor", "muon"]
 MUON_ADAM = 0.05  # of `lr`, for biases: a Muon step bounds the gain of a kernel, which is far larger
-
-STEPS = (lambda x: x >= 0 and x == int(x), "give a whole number of steps; 0 for none")
-POSITIVE_STEPS = (lambda x: x >= 1 and x == int(x), "give a whole number of steps, at least 1")
-NOT_NEGATIVE = (lambda x: 0 <= x < math.inf, "give a finite number, at least 0")
-RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "lr": (lambda x: 0 < x < math.inf, "give a finite number above 0"),
-    "warmup": STEPS,
-    "final_lr": (lambda x: 0 <= x <= 1, "give a fraction of optim.lr, in [0, 1]"),
-    "decay_every": POSITIVE_STEPS,
-    "decay_rate": (lambda x: 0 < x <= 1, "give a factor in (0, 1]"),
-    "timescale": POSITIVE_STEPS,
-    "cooldown": STEPS,
-    "clip": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "momentum": (lambda x: x is None or 0 <= x < 1, "give a number in [0, 1), or null for the default"),
-    "update_clip": NOT_NEGATIVE,
-    "ema": (lambda x: 0 <= x < 1, "give a number in [0, 1); 0 for none"),
-    "ema_power": NOT_NEGATIVE,
-}
 
 
 @dataclasses.dataclass(frozen=True)
-class OptimConfig:
+class OptimConfig(Checked):
     """Optimiser settings. Steps are those of the optimiser: one per batch, however many microbatches it is split into.
 
     Arrays of fewer than two dimensions, biases and norms, never decay. (optax's own Adafactor decays per step.)"""
 
-    name: str = "adam"
-    lr: float = 1e-4  # peak learning rate; Adafactor's is relative to the size of a parameter (`parameter_scale`)
-    schedule: str = "constant"  # after the warm-up
-    warmup: int = 0  # steps of the linear rise from 0
-    final_lr: float = 0.0  # `cosine` and `linear` end at `final_lr * lr` at the last step
-    decay_every: int = 750_000  # `staircase` multiplies by `decay_rate` every `decay_every` steps
-    decay_rate: float = 0.464158
-    timescale: int = 10_000  # `rsqrt` falls as `sqrt(timescale / (timescale + step))`
-    cooldown: int = 0  # last steps of the run, over which the rate of any schedule is multiplied by a line from 1 to 0
-    clip: float = 0.0  # bound on the global norm of the gradient; 0 for none
-    weight_decay: float = 0.0  # fraction of a parameter subtracted per unit of learning rate; `adam` has none
-    no_decay: Sequence[str] = ()  # expressions for further paths that do not decay, such as stacked biases
-    multipliers: Sequence[Sequence[Any]] = ()  # (expression, factor) pairs of the module's docstring
-    momentum: float | None = None  # decay of the first moment; None: adam(w) 0.9, muon 0.95, adafactor none
-    momentum_dtype: str = "float32"  # of the first moment; second moments stay float32
-    update_clip: float = 1.0  # Adafactor's bound on the root mean square of an update, d in the paper; 0 for none
+    name: Optimizer = "adam"
+    lr: Above0 = 1e-4  # the peak; Adafactor's is relative to the size of a parameter (`parameter_scale`)
+    schedule: Literal["constant", "staircase", "cosine", "linear", "rsqrt"] = "constant"  # after the warm-up
+    warmup: NotNegative = 0  # steps of the linear rise from 0
+    final_lr: Share = 0.0  # `cosine` and `linear` end at `final_lr * lr` at the last step
+    decay_every: Positive = 750_000  # `staircase` multiplies by `decay_rate` every `decay_every` steps
+    decay_rate: PositiveShare = 0.464158
+    timescale: Positive = 10_000  # `rsqrt` falls as `sqrt(timescale / (timescale + step))`
+    cooldown: NotNegative = 0  # last steps of the run, over which any schedule is multiplied by a line from 1 to 0
+    clip: AtLeast0 = 0.0  # bound on the global norm of the gradient; 0 for none
+    weight_decay: AtLeast0 = 0.0  # fraction of a parameter subtracted per unit of learning rate; `adam` has none
+    no_decay: Sequence[Expression] = ()  # expressions for further paths that do not decay, such as stacked biases
+    multipliers: Multipliers = ()  # (expression, factor) pairs of the module's docstring
+    momentum: Decay | None = None  # decay of the first moment; None: adam(w) 0.9, muon 0.95, adafactor none
+    momentum_dtype: Dtype = "float32"  # of the first moment; second moments stay float32
+    update_clip: AtLeast0 = 1.0  # Adafactor's bound on the root mean square of an update, d in the paper; 0 for none
     parameter_scale: bool = True  # Adafactor's step is `lr` times the root mean square of the parameter, at least 1e-3
-    ema: float = 0.0  # decay of the averaged parameters that are evaluated and exported; 0 for none
-    ema_power: float = 0.0  # growth of the decay to `ema` (`state.ema_decay`): 0 as TensorFlow, above as diffusers
+    ema: Decay = 0.0  # decay of the averaged parameters that are evaluated and exported; 0 for none
+    ema_power: AtLeast0 = 0.0  # growth of the decay to `ema` (`state.ema_decay`): 0: TensorFlow's, above: diffusers'
 
-    def __post_init__(self):
-        choices = {"name": OPTIMIZERS, "schedule": SCHEDULES, "momentum_dtype": DTYPES}
-        for name, known in choices.items():
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"optim.{name} is {value!r}; choose one of {', '.join(known)}")
-        for name, (valid, rule) in RULES.items():
-            if not valid(value := getattr(self, name)):
-                raise ValueError(f"optim.{name} is {value}: {rule}")
-        if self.name == "adam" and self.weight_decay:
-            raise ValueError(f"optim.weight_decay is {self.weight_decay}, but adam has none; choose optim.name=adamw")
-        object.__setattr__(self, "no_decay", read_expressions(self.no_decay, "no_decay"))
-        object.__setattr__(self, "multipliers", read_multipliers(self.multipliers))
+    def rules(self):
+        yield self.name != "adam" or not self.weight_decay, "adam has no weight_decay: choose name=adamw"
 
     def same_until(self, step: int, *lengths: int) -> bool:
         """Whether runs of these lengths have the same learning rates in their first `step` steps."""
@@ -192,7 +179,7 @@ def keras_adam(
 
 
 def base_optimizer(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """One of `OPTIMIZERS` with weight decay and learning rate."""
+    """The `Optimizer` with weight decay and learning rate."""
     momentum, decay, dtype = config.momentum, config.weight_decay, config.momentum_dtype
     mask = partial(decayed, config.no_decay)
     if config.name == "adam":
@@ -234,7 +221,7 @@ def factors(multipliers: Multipliers, params: PyTree) -> PyTree:
     """A tree like `params` (arrays or shapes) that holds each leaf's multiplier, 0 where they are frozen."""
 
     def first(path: str) -> float:
-        return next((factor for expression, factor in multipliers if re.search(expression, path)), 1.0)
+        return next((float(factor) for expression, factor in multipliers if re.search(expression, path)), 1.0)
 
     return jax.tree.map(first, parameter_paths(params))
 
@@ -270,28 +257,3 @@ def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params:
         undecided = rest
     if not any(jax.tree.leaves(factors(multipliers, params))):
         raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {examples}")
-
-
-def read_multipliers(multipliers: Sequence[Any]) -> tuple[tuple[str, float], ...]:
-    """The pairs of a config as tuples. Raises ValueError for one that is not (expression, factor >= 0)."""
-    pairs = []
-    for pair in multipliers:
-        if isinstance(pair, str) or len(pair) != 2:
-            raise ValueError(f"optim.multipliers: {pair!r} is not a pair; write [expression, factor]")
-        expression, factor = pair
-        if isinstance(factor, str) or not 0 <= factor < math.inf:
-            raise ValueError(f"optim.multipliers: the factor of {expression!r} is {factor!r}; give 0 or more")
-        pairs.append((*read_expressions([expression], "multipliers"), float(factor)))
-    return tuple(pairs)
-
-
-def read_expressions(expressions: Sequence[str], name: str) -> tuple[str, ...]:
-    """The list of a config as a tuple. Raises ValueError with its `name` for one that is not a regular expression."""
-    if isinstance(expressions, str):
-        raise ValueError(f"optim.{name} is {expressions!r}: give a list; [] for none")
-    for expression in expressions:
-        try:
-            re.compile(expression)
-        except (re.error, TypeError) as error:
-            raise ValueError(f"optim.{name}: {expression!r} is not a regular expression ({error})") from error
-    return tuple(expressions)

@@ -13,6 +13,8 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray, PyTree
 
+from common.checked import Checked, NotNegative, Positive
+
 Params = PyTree  # a nested dict of float32 arrays; its leaves are not checked at each call
 Batch = dict[str, Any]
 Metrics = dict[str, Float[Array, ""]]
@@ -70,24 +72,19 @@ class SplitFrozenTask(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class RefreshConfig:
+class RefreshConfig(Checked):
     """When and where the arrays of a `RefreshedTask` are recomputed.
 
     `lag` is the fixed number of steps between a snapshot and the first step that reads its arrays (0: the very next
     one). The step waits if they are late, so a run repeats bit for bit. None: arrays are read as soon as they are
     ready, so no two runs are equal."""
 
-    every: int = 100  # steps from one snapshot of the parameters to the next; one due during a refresh is skipped
-    lag: int | None = None
-    spare: int = 0  # number of devices, the last ones, that only refresh; 0: the training devices do both
+    every: Positive = 100  # steps from one snapshot of the parameters to the next; one due during a refresh is skipped
+    lag: NotNegative | None = None
+    spare: NotNegative = 0  # number of devices, the last ones, that only refresh; 0: the training devices do both
 
-    def __post_init__(self):
-        if self.every < 1:
-            raise ValueError(f"refresh.every is {self.every}: it must be at least 1")
-        if self.lag is not None and not 0 <= self.lag < self.every:
-            raise ValueError(f"refresh.lag is {self.lag}: give 0 to {self.every - 1}, below refresh.every, or null")
-        if self.spare < 0:
-            raise ValueError(f"refresh.spare is {self.spare}: give a number of devices; 0 for none")
+    def rules(self):
+        yield self.lag is None or self.lag < self.every, "lag is below every, or null"
 
 
 class Version(NamedTuple):

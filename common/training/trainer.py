@@ -26,12 +26,13 @@ import optax
 from jax.experimental.multihost_utils import reached_preemption_sync_point
 from tqdm import tqdm
 
+from common.checked import Checked, NotNegative, Positive
 from common.evaluation.evaluation import Evaluation
 from common.nn.init import COMPILE_FAST
 from common.training import distributed
 from common.training.checkpoint import Checkpoints
 from common.training.logger import Logger, LoggerConfig, MetricWindow
-from common.training.mesh import Rules, check_rules, make_mesh, place, replicated, shard_batch, shardings
+from common.training.mesh import Rules, make_mesh, place, replicated, shard_batch, shardings
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.refresh import NoRefresh, make_refresh, spare_devices
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
@@ -41,43 +42,32 @@ log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainerConfig:
+class TrainerConfig(Checked):
     """Length, outputs and devices of a run; all intervals in steps. Pictures, evaluations and checkpoints come at the
     end as well."""
 
-    steps: int = 3_000_000
-    log_every: int = 100
-    picture_every: int = 1000  # 0: never
-    checkpoint_every: int = 1000
-    evaluate_every: int = 0  # evaluation of the averaged weights (0: never); a multiple of `checkpoint_every`
+    steps: Positive = 3_000_000
+    log_every: Positive = 100
+    picture_every: NotNegative = 1000  # 0: never
+    checkpoint_every: Positive = 1000
+    evaluate_every: NotNegative = 0  # evaluation of the averaged weights (0: never); a multiple of `checkpoint_every`
     best: str | None = None  # name of the score by which the best checkpoint is kept, exported as `best.safetensors`
     best_is_highest: bool = True
-    keep: int = 2  # number of newest checkpoints to keep
-    keep_every: int = 0  # those at multiples of it (0: none) stay too
-    accumulate: int = 1  # microbatches, to save memory: a loss is the mean of theirs, and none looks across the batch
+    keep: Positive = 2  # number of newest checkpoints to keep
+    keep_every: NotNegative = 0  # those at multiples of it (0: none) stay too
+    accumulate: Positive = 1  # microbatches, to save memory: a loss is the mean of theirs; none sees the whole batch
     devices: int = 0  # of the mesh; 0: all but those of `refresh.spare`
     fsdp: int = 1  # along how many of them large parameters are split
     sharding: Rules = (("", "fsdp"),)  # (regular expression, tactic), see `mesh.py`; the tactic "fsdp" needs fsdp > 1
     progress: bool = True
-    profile: Sequence[int] = ()  # [first, last] step to trace with `jax.profiler` into `profile/` of the run folder
+    profile: Sequence[Positive] = ()  # [first, last] step to trace with `jax.profiler` into the run folder's `profile/`
 
-    def __post_init__(self):
-        object.__setattr__(self, "sharding", tuple((pattern, tactic) for pattern, tactic in self.sharding))
-        object.__setattr__(self, "profile", tuple(self.profile))
-        check_rules(self.sharding)
-        for name in ("steps", "log_every", "checkpoint_every", "keep", "accumulate"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"trainer.{name} is {getattr(self, name)}: it must be at least 1")
-        for name in ("picture_every", "evaluate_every", "keep_every"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"trainer.{name} is {getattr(self, name)}: give a number of steps; 0 for none")
-        if self.evaluate_every % self.checkpoint_every:
-            rule = f"give a multiple of trainer.checkpoint_every, {self.checkpoint_every}, to save scored weights"
-            raise ValueError(f"trainer.evaluate_every is {self.evaluate_every}: {rule}")
-        if self.best and not self.evaluate_every:
-            raise ValueError(f"trainer.best is {self.best!r}, but there is no evaluation: set trainer.evaluate_every")
-        if self.profile and not (len(self.profile) == 2 and 1 <= self.profile[0] <= self.profile[1]):
-            raise ValueError(f"trainer.profile is {list(self.profile)}: give [first, last] step, or [] for no trace")
+    def rules(self):
+        rule = "evaluate_every is a multiple of checkpoint_every, to save scored weights"
+        yield self.evaluate_every % self.checkpoint_every == 0, rule
+        yield not self.best or self.evaluate_every > 0, "best needs an evaluation: set evaluate_every"
+        first_and_last = len(self.profile) == 2 and self.profile[0] <= self.profile[1]
+        yield not self.profile or first_and_last, "profile is [first, last] step, or [] for no trace"
 
 
 def train(

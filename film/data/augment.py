@@ -26,32 +26,30 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from common.checked import Checked, Rule, real
+
 CELL = 4  # pixels per flow cell
+Side = Annotated[int, Rule(lambda side: side > 0 and side % CELL == 0, f"a positive multiple of {CELL}")]
 BORDERS = {"black": cv2.BORDER_CONSTANT, "reflect": cv2.BORDER_REFLECT_101, "inside": cv2.BORDER_REPLICATE}
 Example = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class ReferenceAugment:
+class ReferenceAugment(Checked):
     """The switches (module docstring); the defaults are the reference's."""
 
     quarter_turns: bool = True
     mirror: bool = True
-    angle: float | int = 45.0
-    corners: str = "black"
+    angle: Annotated[float | int, real(0, 45)] = 45.0
+    corners: Literal["black", "reflect", "inside"] = "black"
     swap: bool = True
     colour: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.angle <= 45:
-            raise ValueError(f"angle {self.angle} must be 0 to 45 degrees; quarter_turns give the others")
-        if self.corners not in BORDERS:
-            raise ValueError(f"corners {self.corners!r} is unknown; choose one of {', '.join(BORDERS)}")
 
     def __call__(
         self, images: UInt8[np.ndarray, "3 h w 3"], crop: int, rng: np.random.Generator, time: float = 0.5

@@ -38,9 +38,10 @@ from numpy.lib.format import open_memmap, write_array_header_1_0
 from tqdm import tqdm
 
 from common import terminal
+from common.checked import Checked, OneOrMore, Positive
 from common.io.colour import MATRICES, frame_colour
 from common.io.files import atomic_folder, check_output_folder
-from film.data.augment import CELL
+from film.data.augment import CELL, Side
 from film.data.teacher_flow import FlowTeacher, MiddleFlow, half_luma
 
 STILL = 1.5  # px of p95 outer motion below which a patch counts as standing still
@@ -60,24 +61,18 @@ class Frame(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TrainingCut:
+class TrainingCut(Checked):
     """Frames `first` to `last` (both included) feed training: `count` evenly spaced centres, None = all."""
 
     first: int = 600
     last: int = 8999
     count: int | None = None
-    gaps: tuple[int, ...] = (1, 2, 3, 4)
-    size: int = 320
-    candidates: int = 8
+    gaps: OneOrMore[Positive] = (1, 2, 3, 4)
+    size: Side = 320
+    candidates: Positive = 8
     still_share: float = 0.1
     max_motion: float = 120.0
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.gaps or min(self.gaps) < 1:
-            raise ValueError(f"gaps {self.gaps} must be one or more frame distances of at least 1")
-        if self.size < CELL or self.size % CELL or self.candidates < 1:
-            raise ValueError(f"size {self.size}, candidates {self.candidates}: need a multiple of {CELL}, and >= 1")
 
     @property
     def centres(self) -> list[int]:
@@ -88,7 +83,7 @@ class TrainingCut:
 
 
 @dataclass(frozen=True)
-class EvaluationCut:
+class EvaluationCut(Checked):
     """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px).
 
     Scene cuts and frames without texture (fades to black) are left out. With `quarters` the frames of a centre are
@@ -96,16 +91,13 @@ class EvaluationCut:
 
     first: int = 9000
     last: int = 11600
-    gap: int = 3
-    spacing: int = 20
+    gap: Positive = 3
+    spacing: Positive = 20
     motion: tuple[float, float] = (6.0, 90.0)
     quarters: bool = False
 
-    def __post_init__(self) -> None:
-        if self.gap < 1 or self.spacing < 1:
-            raise ValueError(f"gap {self.gap} and spacing {self.spacing} must be at least 1")
-        if self.quarters and self.gap % 2:
-            raise ValueError(f"gap {self.gap} has no frame at its half: with quarters it must be even")
+    def rules(self):
+        yield not self.quarters or self.gap % 2 == 0, "with quarters, gap is even: there is a frame at its half"
 
     @property
     def places(self) -> dict[str, int]:

@@ -15,13 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 from natsort import natsorted
 
+from common.checked import one_of
 from common.io.files import require_file
 from common.io.images import READABLE, find_images, from_uint8, read_image
 from film.data.triplet import Encoded, Frames, Source, Triplet, as_png, decode, stack
@@ -129,10 +130,9 @@ class Vimeo90K(FolderDataset):
     51,312 triplets to train, 3,782 to test.
     """
 
-    split: str = "train"
+    split: Annotated[str, one_of(("train", "test"))] = "train"
 
     def find(self) -> Sequence[Place]:
-        _check_choice("split", self.split, ("train", "test"))
         sequences = self.root / "sequences"
         folders = [(line, sequences / line) for line in _lines(self.root / f"tri_{self.split}list.txt")]
         return [Place(name, f / "im1.png", f / "im2.png", f / "im3.png") for name, f in folders]
@@ -167,10 +167,9 @@ class SnuFilm(FolderDataset):
     takes to find the file.
     """
 
-    difficulty: str = "hard"
+    difficulty: Annotated[str, one_of(("easy", "medium", "hard", "extreme"))] = "hard"
 
     def find(self) -> Sequence[Place]:
-        _check_choice("difficulty", self.difficulty, ("easy", "medium", "hard", "extreme"))
         lists = [self.root / folder / f"test-{self.difficulty}.txt" for folder in (".", "eval_modes")]
         lines = [line.split() for line in _lines(next((path for path in lists if path.is_file()), lists[0]))]
         if wrong := [line for line in lines if len(line) != 3]:
@@ -286,8 +285,3 @@ def _bytes(path: Path) -> bytes:
 
 def _lines(path: Path) -> list[str]:
     return [line.strip() for line in require_file(path).read_text().splitlines() if line.strip()]
-
-
-def _check_choice(field: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"{field} {value!r} is unknown; choose one of {', '.join(choices)}")

@@ -7,11 +7,13 @@ Each frame is drawn from the same textures, so what is occluded and disoccluded 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import cv2
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from common.checked import AtLeast0, NotNegative, Positive, whole
 from common.io.images import from_uint8
 from film.data.triplet import Encoded, Frames, Source, Triplet, as_png
 
@@ -23,15 +25,11 @@ Vector = Float[np.ndarray, "2"]
 class MovingShapes(Source):
     """`count` scenes of `size` x `size` pixels; record i is always the same scene."""
 
-    count: int = 256
-    size: int = 128
-    shapes: int = 4  # moving discs and rectangles in front of the background
-    motion: float = 12.0  # largest length of a motion between the outer frames, pixels
+    count: Positive = 256
+    size: Annotated[int, whole(16)] = 128
+    shapes: NotNegative = 4  # moving discs and rectangles in front of the background
+    motion: AtLeast0 = 12.0  # largest length of a motion between the outer frames, pixels
     seed: int = 0  # of all scenes
-
-    def __post_init__(self) -> None:
-        if self.count < 1 or self.size < 16 or self.shapes < 0 or self.motion < 0:
-            raise ValueError(f"{self}: count has to be at least 1, size 16, shapes and motion 0")
 
     def __len__(self) -> int:
         return self.count

@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from natsort import natsorted
 
+from common.checked import Rule
 from common.data.arrays import check_whole, mapped
 from common.data.tfds import open_rows
 from common.io.files import require_file
@@ -69,13 +70,8 @@ class TfdsTriplets(Source):
 
     dataset: str  # folder that `film prepare` wrote (it has dataset_info.json), or a dataset's name, `name:1.0.0`
     split: str = "train"  # or for instance train[:90%]
-    keys: Sequence[str] = FRAMES  # features that hold x0, y, x1 as images
+    keys: Annotated[Sequence[str], Rule(lambda keys: len(keys) == 3, "three features: x0, the truth, x1")] = FRAMES
     data_dir: str | None = None  # where tfds keeps prepared datasets by name, if not the default
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", tuple(self.keys))
-        if len(self.keys) != 3:
-            raise ValueError(f"keys {self.keys} must be three features: x0, the truth, x1")
 
     @cached_property
     def records(self) -> Any:

@@ -19,6 +19,8 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+from common.checked import Checked
+
 
 class Encoded(NamedTuple):
     """The image files of x0, y and x1."""
@@ -57,7 +59,7 @@ class Prediction(NamedTuple):
     warped: tuple[Float[np.ndarray, "h w 3"], Float[np.ndarray, "h w 3"]] | None = None
 
 
-class Source(ABC):
+class Source(Checked, ABC):
     """Random access to triplets. An index always means the same record: resumed runs and record ids rely on it.
 
     Sources are frozen dataclasses, so that a config can name them, and read the disk at first use, not before. A record

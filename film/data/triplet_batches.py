@@ -31,8 +31,9 @@ from typing import Any
 import grain
 import numpy as np
 
+from common.checked import Above0, Number, OneOrMore, Positive, PositiveShare
 from common.training.batches import Batched, Readable
-from film.data.augment import CELL, ReferenceAugment, augment_with_flow
+from film.data.augment import CELL, ReferenceAugment, Side, augment_with_flow
 from film.data.record_sources import CutTriplets
 from film.data.triplet import Source
 
@@ -43,22 +44,14 @@ Example = dict[str, Any]
 class MixtureConfig(Batched):
     """Triplets of one or more sources, augmented as in the reference; the defaults are the paper's."""
 
-    sources: Sequence[Source]  # of `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`
-    weights: Sequence[float | int] = ()  # relative shares of the examples; empty: by numbers of records
-    crop: int = 256  # side of the crops, pixels
+    sources: OneOrMore[Source]  # of `film.data.datasets`, `film.data.record_sources`, `film.data.procedural`
+    weights: Sequence[Above0] = ()  # relative shares of the examples; empty: by numbers of records
+    crop: Positive = 256  # side of the crops, pixels
     augment: ReferenceAugment = field(default_factory=ReferenceAugment)
     strict: bool = False  # stop at a record that cannot be read; else it is skipped, and logged
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "sources", tuple(self.sources))
-        object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
-        if not self.sources:
-            raise ValueError("sources is empty: name at least one dataset")
-        if self.weights and (len(self.weights) != len(self.sources) or min(self.weights) <= 0):
-            raise ValueError(f"weights {self.weights} must be {len(self.sources)} positive numbers, or none at all")
-        if self.crop < 1:
-            raise ValueError(f"crop {self.crop} must be at least 1 pixel")
+    def rules(self):
+        yield len(self.weights) in (0, len(self.sources)), "weights holds a number for each of the sources, or none"
 
     def dataset(self, seed: int) -> grain.MapDataset:
         """The endless examples of this seed; raises if no record of a source can be read."""
@@ -106,27 +99,20 @@ class TripletConfig(Batched):
     """
 
     folder: str = "data/film_triplets"  # written by `film.data.cutting`
-    crop: int = 128  # side of the crops, pixels; a multiple of 4
-    scales: Sequence[float] = (1.0, 0.5, 0.4)  # to draw from, in (0, 1]; crop / scale is at most the patches' size
-    max_motion: Sequence[Sequence[int | float]] = ((0, 1000.0),)  # (step, px), steps rising
+    crop: Side = 128  # side of the crops, pixels
+    scales: OneOrMore[PositiveShare] = (1.0, 0.5, 0.4)  # crop / scale is at most the patches' size
+    max_motion: OneOrMore[Sequence[Number]] = ((0, 1000.0),)  # (step, px), steps rising
     turn: bool = True  # these four: augmentations
     mirror: bool = True
     backwards: bool = True
     colour: bool = True
-    threads: int = field(default=1, kw_only=True)
-    buffer: int = field(default=32, kw_only=True)
+    threads: Positive = field(default=1, kw_only=True)
+    buffer: Positive = field(default=32, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        corners = tuple((int(step), float(pixels)) for step, pixels in self.max_motion)
-        object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
-        object.__setattr__(self, "max_motion", corners)
-        if self.crop < CELL or self.crop % CELL:
-            raise ValueError(f"crop {self.crop} is not a positive multiple of {CELL}: choose one")
-        if not self.scales or not all(0 < scale <= 1 for scale in self.scales):
-            raise ValueError(f"scales {self.scales} must be one or more numbers above 0 and at most 1")
-        if not corners or any(a >= b for (a, _), (b, _) in pairwise(corners)):
-            raise ValueError(f"max_motion {corners} must be (step, px) corners with rising steps")
+    def rules(self):
+        steps = [corner[0] for corner in self.max_motion if len(corner) == 2]
+        rising = len(steps) == len(self.max_motion) and all(a < b for a, b in pairwise(steps))
+        yield rising, "max_motion is [step, px] corners with rising steps"
 
     def dataset(self, seed: int) -> grain.MapDataset:
         patches = CutTriplets(self.folder)

@@ -36,7 +36,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import cv2
 import jax
@@ -45,6 +45,7 @@ import numpy as np
 from jaxtyping import Float
 from tqdm import tqdm
 
+from common.checked import Named, NotNegative, OneOrMore, PositiveShare, one_of, real
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
 from common.evaluation.score_table import Row, over_sets, summarise, summary_table
@@ -85,60 +86,34 @@ class FilmEvaluation(Evaluation):
     those with the smallest lead over the first baseline, or the lowest score if there is none.
     """
 
-    metrics: Mapping[str, Metric]  # the first decides which triplets are the worst and which method is better
-    sets: Mapping[str, Triplets]
-    baselines: Sequence[str] = tuple(METHODS)  # methods without training (`film.evaluation.baselines.METHODS`)
-    oracles: Sequence[str] = ()  # methods that see the truth, shown last (`film.evaluation.baselines.ORACLES`)
+    metrics: Named[Metric]  # the first decides which triplets are the worst and which method is better
+    sets: Named[Triplets]
+    baselines: Sequence[Annotated[str, one_of(METHODS)]] = tuple(METHODS)  # without training
+    oracles: Sequence[Annotated[str, one_of(ORACLES)]] = ()  # that see the truth, shown last
     compare_with: Sequence[str] = ()  # other weights, a row each under their own name
-    moments: Sequence[str] = ()  # empty: the way of the network
-    scales: Sequence[float] = (1.0,)  # 0.5 halves width and height before anything else
+    moments: Sequence[Literal["midpoints", "direct"]] = ()  # empty: the way of the network
+    scales: OneOrMore[PositiveShare] = (1.0,)  # 0.5 halves width and height before anything else
     regions: Sequence[str] = ()  # of the first metric, which is pointwise then
-    search: float = 0.0  # how far from a triplet's time its best moment may be; 0: no search
+    search: Annotated[float | int, real(0, below=0.5)] = 0.0  # reach from a triplet's time to its best moment; 0: none
     own_warps: bool = False
     groups: Mapping[str, Sequence[str]] | None = None  # sets by the name of a mean over them; None: one, of all sets
-    limit: int = 0  # score only the first so many triplets of each set; 0 for all
-    worst: int = 6  # triplets in each set's image of the worst and the median, at the first scale; 0: no image
-    examples: int = 0  # triplets in the image of examples, spread over the sets and in each, at the first scale
+    limit: NotNegative = 0  # score only the first so many triplets of each set; 0 for all
+    worst: NotNegative = 6  # triplets in each set's image of the worst and the median, at the first scale; 0: no image
+    examples: NotNegative = 0  # triplets in the image of examples, spread over the sets and in each, at the first scale
     training: bool = True  # False: no scores during training, so that nothing can be chosen by these sets
-    training_limit: int = 16  # `limit` of `score`
+    training_limit: NotNegative = 16  # `limit` of `score`
     training_metrics: Sequence[str] = ()  # metrics of `score`; empty: all
     training_sets: Sequence[str] = ()  # sets of `score`; empty: all
     progress: bool = True
 
-    def __post_init__(self):
-        for name in (
-            "baselines",
-            "oracles",
-            "compare_with",
-            "moments",
-            "scales",
-            "regions",
-            "training_metrics",
-            "training_sets",
-        ):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("metrics", "sets", "scales"):
-            if not getattr(self, name):
-                raise ValueError(f"evaluation.{name} is empty: list at least one")
-        choices = {"baselines": METHODS, "oracles": ORACLES, "moments": (MIDPOINTS, DIRECT)}
-        for field, known in (choices | {"training_metrics": self.metrics, "training_sets": self.sets}).items():
-            if unknown := [name for name in getattr(self, field) if name not in known]:
-                raise ValueError(f"evaluation.{field} names {unknown[0]!r}: there are {', '.join(known)}")
+    def rules(self):
+        yield set(self.training_metrics) <= set(self.metrics), f"training_metrics are of {', '.join(self.metrics)}"
+        yield set(self.training_sets) <= set(self.sets), f"training_sets are of {', '.join(self.sets)}"
         names = [OURS, *METHODS, *ORACLES, *map(short_name, self.compare_with)]
-        if len(set(names)) < len(names):
-            raise ValueError(
-                f"evaluation.compare_with is {list(self.compare_with)}: names of rows are {names}; rename one of them"
-            )
-        if not all(0 < scale <= 1 for scale in self.scales):
-            raise ValueError(f"evaluation.scales is {list(self.scales)}: each has to be above 0 and at most 1")
-        if not 0 <= self.search < 0.5:
-            raise ValueError(f"evaluation.search is {self.search}: it has to be at least 0 and below 0.5")
+        yield len(set(names)) == len(names), f"compare_with gives rows of one name in {names}; rename one"
         first, metric = next(iter(self.metrics.items()))
-        if (self.regions or self.search) and not metric.pointwise:
-            raise ValueError(f"evaluation.metrics begins with {first}, which has no pixels of its own: begin with psnr")
-        for name in ("limit", "worst", "examples", "training_limit"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"evaluation.{name} is {getattr(self, name)}: it has to be at least 0")
+        pixels = metric.pointwise or not (self.regions or self.search)
+        yield pixels, f"regions and search need metrics that begin with one of pixels, as psnr, not {first}"
 
     @property
     def columns(self) -> dict[str, Metric]:

@@ -20,6 +20,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from common.checked import Checked, Dtype, Named
 from common.nn.init import COMPILE_FAST, Keys, blank
 from common.perceptual.vgg_weights import load_vgg
 from common.training.mesh import by_share
@@ -32,12 +33,11 @@ from film.model import Film, FilmOutput
 from film.training.initialization import glorot, initialize
 from film.visualization import ImageSummary, TripletSheet
 
-DTYPES = ("float32", "bfloat16")
 ADDED = ("coverage", "sided_levels")  # fields of `FilmConfig` whose parts change nothing until they are trained
 
 
 @dataclass(frozen=True)
-class FilmTask:
+class FilmTask(Checked):
     """FILM's training objective.
 
     `losses` are added up, `metrics` only logged. `networks` are files of the perceptual networks of terms that compare
@@ -47,21 +47,18 @@ class FilmTask:
     """
 
     model: FilmConfig
-    losses: Mapping[str, Term] = field(default_factory=lambda: {"l1": L1()})
+    losses: Named[Term] = field(default_factory=lambda: {"l1": L1()})
     metrics: Mapping[str, Term] = field(default_factory=lambda: {"psnr": Psnr()})
     networks: Mapping[str, str] = field(default_factory=dict)
     image_summaries: Mapping[str, ImageSummary] = field(default_factory=lambda: {"triplets": TripletSheet()})
     start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder; may lack parts of ADDED
     random_init: bool = False  # without `start_from`: kernels as the reference draws them, not by `initialize`
     levels: int | None = None  # pyramid levels while training; None: as the model
-    dtype: str = "float32"  # of the network's computation, or bfloat16
+    dtype: Dtype = "float32"  # of the network's computation
     remat: bool = False  # recompute each stage's activations for the gradient: less memory, more time
 
     def __post_init__(self):
-        if not self.losses:
-            raise ValueError("task.losses is {}: list at least one, for instance common.training.objectives.L1")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
+        super().__post_init__()
         _ = self.shape  # raises for levels that the model cannot have
 
     @property

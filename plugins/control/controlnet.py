@@ -25,7 +25,7 @@ import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,8 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Num
 
-from common.nn import json_config
+from common.checked import OneOrMore, Positive
 from common.nn.init import COMPILE_FAST, blank, init_params
-from common.nn.json_config import positive
 from common.nn.remat import remat as rematerialised
 from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.networks import unet_config
@@ -53,7 +52,6 @@ FIXED: dict[str, tuple] = {
     **{key: unet_config.FIXED[key] for key in UNET_OPTIONS},
 }
 HINT_WIDTHS = (16, 32, 96, 256)
-CHANNEL_ORDERS = ("rgb", "bgr")
 COPIED = ("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_block")  # from the UNet
 
 
@@ -65,20 +63,11 @@ class ControlNetConfig(EncoderConfig, ControlConfig):
     fixed: ClassVar[Mapping[str, Sequence]] = FIXED
 
     # Widths of the hint encoder. The image is halved between them: four make 8 pixels per latent pixel.
-    conditioning_embedding_out_channels: Sequence[int] = HINT_WIDTHS
-    controlnet_conditioning_channel_order: str = "rgb"  # "bgr" if trained on images as OpenCV reads them
+    conditioning_embedding_out_channels: OneOrMore[Positive] = HINT_WIDTHS
+    controlnet_conditioning_channel_order: Literal["rgb", "bgr"] = "rgb"  # "bgr": trained on images as of OpenCV
     # Residuals are averaged over space, which keeps content and drops layout (the "shuffle" networks). They were
     # trained for the conditional half of guidance: `prompt_only` is their default.
     global_pool_conditions: bool = False
-
-    def __post_init__(self):
-        super().__post_init__()
-        hints, order = self.conditioning_embedding_out_channels, self.controlnet_conditioning_channel_order
-        rules = [
-            (isinstance(hints, tuple) and positive(hints), "conditioning_embedding_out_channels are positive"),
-            (order in CHANNEL_ORDERS, f"controlnet_conditioning_channel_order is {' or '.join(CHANNEL_ORDERS)}"),
-        ]
-        json_config.check(self, rules)
 
     @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> ControlNetConfig:

@@ -34,8 +34,7 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from common.nn import json_config
-from common.nn.json_config import positive
+from common.checked import OneOrMore, Positive
 from common.nn.layers import convolution, depthwise, uniform
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
 from plugins.diffusion.networks.layers import Conv, GroupNorm
@@ -52,31 +51,26 @@ class MediaPipeConfig(ControlConfig):
 
     architecture: ClassVar[str] = "MediaPipePlugin"
 
-    outputs: Sequence[int] = (320, 640, 1280, 1280)  # width of each level of the UNet, finest first
-    reduction: int = 8  # pixels of the image per latent pixel and side, a power of 2; 1 for a UNet on pixels
-    stem: int = 16  # width of the first convolution
+    outputs: OneOrMore[Positive] = (320, 640, 1280, 1280)  # width of each level of the UNet, finest first
+    reduction: Positive = 8  # pixels of the image per latent pixel and side, a power of 2; 1 for a UNet on pixels
+    stem: Positive = 16  # width of the first convolution
     # Widths of the bottlenecks before level 0, one per halving but the stem's and level 0's.
-    approach: Sequence[int] = (24,)
-    widths: Sequence[int] = (48, 96, 160, 320)  # of the bottlenecks of each level
-    depths: Sequence[int] = (3, 4, 6, 3)  # number of bottlenecks of each level
-    expansion: int = 6  # ratio of the width inside a bottleneck to its input's
-    groups: int = 8  # of every GroupNorm
-    channels: int = 3  # of the image
+    approach: Sequence[Positive] = (24,)
+    widths: OneOrMore[Positive] = (48, 96, 160, 320)  # of the bottlenecks of each level
+    depths: OneOrMore[Positive] = (3, 4, 6, 3)  # number of bottlenecks of each level
+    expansion: Positive = 6  # ratio of the width inside a bottleneck to its input's
+    groups: Positive = 8  # of every GroupNorm
+    channels: Positive = 3  # of the image
     condition: str | None = None  # the kind of condition image it was trained on; None: not known
 
-    def __post_init__(self):
-        json_config.freeze_lists(self)
-        power = positive(self.reduction) and self.reduction & (self.reduction - 1) == 0
-        widths = (self.stem, *self.approach, *self.widths)
-        rules = [
-            (power, "reduction is 1, 2, 4, 8, ..."),
-            (not power or len(self.approach) == max(0, self.halvings - 2), "approach has an entry per halving but two"),
-            (len(self.outputs) == len(self.widths) == len(self.depths), "outputs, widths, depths: an entry per level"),
-            (all(positive(values) for values in (self.outputs, self.widths, self.depths)), "they are positive"),
-            (positive(self.expansion) and positive(self.channels), "expansion and channels are positive"),
-            (positive(self.groups) and not any(w % self.groups for w in widths), "groups divides all widths"),
-        ]
-        json_config.check(self, rules)
+    def rules(self):
+        power = self.reduction & (self.reduction - 1) == 0
+        yield power, "reduction is 1, 2, 4, 8, ..."
+        halved = not power or len(self.approach) == max(0, self.halvings - 2)
+        yield halved, "approach has an entry per halving of reduction but two"
+        yield len(self.outputs) == len(self.widths) == len(self.depths), "outputs, widths, depths: an entry per level"
+        divided = not any(width % self.groups for width in (self.stem, *self.approach, *self.widths))
+        yield divided, "groups divides stem, approach and widths"
 
     @property
     def halvings(self) -> int:

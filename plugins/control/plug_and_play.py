@@ -34,6 +34,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from common.checked import Checked, Positive, Share
 from plugins.control.contract import check_condition, check_settings
 from plugins.diffusion.compiled import in_tiles, report_call, reporting
 from plugins.diffusion.networks.unet_config import UP_TYPES, UNetConfig
@@ -51,13 +52,13 @@ class InjectionLayer(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class PlugAndPlay:
+class PlugAndPlay(Checked):
     """A source image whose layout the output keeps. Raises ValueError for settings out of range."""
 
     picture: Any  # the source, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]
-    features: int | float = 0.8  # share of the run in which the residual block's convolution is replaced
-    attention: int | float = 0.5  # share of the run in which queries and keys are replaced
-    inversion: int = INVERSION  # steps from the image to its noise, up to 999 in Stable Diffusion
+    features: Share = 0.8  # share of the run in which the residual block's convolution is replaced
+    attention: Share = 0.5  # share of the run in which queries and keys are replaced
+    inversion: Positive = INVERSION  # steps from the image to its noise, up to 999 in Stable Diffusion
     strength: int | float = 1.0  # 1 replaces values, 0 keeps them, in between they are mixed
     levels: Sequence[int | float] | None = None  # factors on `strength`, one for each of `injection_layers`
     steps: Sequence[int | float] = (0.0, 1.0)  # the interval of the run in which it is applied at all
@@ -67,13 +68,9 @@ class PlugAndPlay:
     has_source: ClassVar[bool] = True
 
     def __post_init__(self):
+        super().__post_init__()
         object.__setattr__(self, "picture", check_images(self.picture))
         check_settings(self.strength, self.levels or (), self.steps, len(self.levels or ()))
-        for name, share in (("features", self.features), ("attention", self.attention)):
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name}={share} is no share of the run; give a number from 0 to 1")
-        if isinstance(self.inversion, bool) or not isinstance(self.inversion, int) or self.inversion < 1:
-            raise ValueError(f"inversion={self.inversion!r} is no number of steps; the default is {INVERSION}")
 
     def injection_layers(self, unet: UNetConfig) -> list[InjectionLayer]:
         """The layers of that UNet: the residual block first, then each self-attention."""

@@ -25,8 +25,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import jax
 import numpy as np
@@ -34,8 +33,8 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from common.nn import json_config
-from common.nn.json_config import positive
+from common.checked import OneOrMore, Positive, one_of
+from common.nn.json_config import Layers
 from plugins.control.contract import ControlConfig, ControlNetwork, check_fit
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
@@ -49,27 +48,17 @@ class T2IAdapterConfig(ControlConfig):
 
     architecture: ClassVar[str] = "T2IAdapter"
 
-    in_channels: int = 3  # 1 for the sketch and canny adapters, which read the image's first channel alone
+    in_channels: Literal[1, 3] = 3  # 1 for the sketch and canny adapters, which read the image's first channel alone
     # Width of each level, finest first; a light adapter's last level has the width of the one before and is left out.
-    channels: Sequence[int] = (320, 640, 1280, 1280)
-    num_res_blocks: int = 2  # of a level
-    downscale_factor: int = 8  # pixels of the image per latent pixel and side
-    adapter_type: str = FULL  # one of `TYPES`
+    channels: OneOrMore[Positive] = (320, 640, 1280, 1280)
+    num_res_blocks: Layers = 2  # of a level
+    downscale_factor: Positive = 8  # pixels of the image per latent pixel and side
+    adapter_type: Annotated[str, one_of(TYPES)] = FULL
 
-    def __post_init__(self):
-        json_config.freeze_lists(self)
-        widths = self.channels if isinstance(self.channels, tuple) and positive(self.channels) else ()
+    def rules(self):
         light, xl = self.adapter_type == LIGHT, self.adapter_type == XL
-        rules = [
-            (self.in_channels in (1, 3), "in_channels is 1 or 3"),
-            (bool(widths), "channels are positive"),
-            (positive(self.num_res_blocks), "num_res_blocks is positive"),
-            (positive(self.downscale_factor), "downscale_factor is positive"),
-            (self.adapter_type in TYPES, f"adapter_type is {' or '.join(TYPES)}"),
-            (not light or not any(c % 4 for c in widths), "4 divides the channels of a light adapter"),
-            (not xl or len({*widths[2:]}) < 2, "channels of an XL adapter are equal from the third on"),
-        ]
-        json_config.check(self, rules)
+        yield not light or not any(c % 4 for c in self.channels), "4 divides the channels of a light adapter_type"
+        yield not xl or len({*self.channels[2:]}) < 2, "channels of an XL adapter_type are equal from the third on"
 
     @property
     def outputs(self) -> tuple[int, ...]:

@@ -18,12 +18,13 @@ and after `set_state` the very next batch follows.
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import grain
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from common.checked import Positive, Rule, Share, whole
 from common.io.clip_tokenizer import Tokenizer
 from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
@@ -44,6 +45,9 @@ class Example(NamedTuple):
     frame: Frame | None = None
 
 
+Ends = Annotated[Any, Rule(lambda ends: len(ends) == 2 and ends[0] <= ends[1], "the lowest and the highest value")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PictureBatches(Batched):
     """The options that all sources share."""
@@ -51,23 +55,16 @@ class PictureBatches(Batched):
     split: str = "train"  # of the source
     condition: str | None = None  # a kind of `plugins.conditions.registry`; None: no condition images
     options: Mapping[str, Any] = field(default_factory=dict)  # of the condition
-    vary: Mapping[str, Any] = field(default_factory=dict)  # {low: [50, 150]}: drawn uniformly for each image
-    drop: float | int = 0.1  # probability of an empty caption
+    vary: Mapping[str, Ends] = field(default_factory=dict)  # {low: [50, 150]}: drawn uniformly for each image
+    drop: Share = 0.1  # probability of an empty caption
     mirror: bool = False  # flip every second image, where the caption allows it
     latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images
     strict: bool = False  # a damaged image, or one without the condition, is an error; else the next one is taken
-    length: int = 24  # tokens of a caption, start and end included
-    batch_size: int = 64
+    length: Annotated[int, whole(3)] = 24  # tokens of a caption, start and end included
+    batch_size: Positive = 64
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.length < 3:
-            raise ValueError(f"length {self.length} must be 3 or more")
-        if not 0 <= self.drop <= 1:
-            raise ValueError(f"drop {self.drop} is a probability: it must be in [0, 1]")
-        for name, ends in self.vary.items():
-            if len(ends) != 2 or not ends[0] <= ends[1]:
-                raise ValueError(f"vary.{name} is {ends}: give the lowest and the highest value")
         self._check_condition()
 
     def _check_condition(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from common.checked import NotNegative, Positive, Share
 from common.io.clip_tokenizer import Tokenizer
 from plugins.data.batches import Batch, PictureBatches
 from plugins.data.captioned import CaptionedPictures, caption
@@ -30,23 +31,18 @@ class CaptionedConfig(PictureBatches):
 
     folder: str = "data/captioned64"
     tokenizer: str | None = None  # folder of a CLIP vocabulary; None: the one in `folder`
-    tag: float | int = 0.3  # probability of a tag in the caption
-    plain: float | int = 0.1  # probability of no style in it
-    plain_styles: Sequence[str] = field(default_factory=list)  # styles that may be left out; []: all
+    tag: Share = 0.3  # probability of a tag in the caption
+    plain: Share = 0.1  # probability of no style in it
+    plain_styles: Sequence[str] = ()  # styles that may be left out; none: all
     mirror: bool = field(default=True, kw_only=True)
-    threads: int = field(default=1, kw_only=True)
+    threads: Positive = field(default=1, kw_only=True)
     # {group or style: n}: an image comes n times an epoch, by both their product; 1 where not listed, 0 leaves it out
-    repeat: Mapping[str, int] = field(default_factory=dict)
+    repeat: Mapping[str, NotNegative] = field(default_factory=dict)
     states: bool = False  # read text states from `latents`; they are of whole captions, so `tag` and `plain` must be 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not (0 <= self.tag <= 1 and 0 <= self.plain <= 1):
-            raise ValueError(f"tag {self.tag}, plain {self.plain} are probabilities: they must be in [0, 1]")
-        if self.states and (self.latents is None or self.tag or self.plain):
-            raise ValueError("states are read from the folder latents, for whole captions: set tag=0 and plain=0")
-        if any(times < 0 for times in self.repeat.values()):
-            raise ValueError(f"repeat {dict(self.repeat)} has a negative number: 0 leaves a group out")
+    def rules(self):
+        whole = not self.states or (self.latents is not None and not self.tag and not self.plain)
+        yield whole, "states are read from the folder latents, for whole captions: set tag=0 and plain=0"
 
     @functools.cached_property
     def source(self) -> CaptionedPictures:
@@ -55,7 +51,7 @@ class CaptionedConfig(PictureBatches):
     @functools.cached_property
     def ids(self) -> list[int]:
         ids, entries = self.source.split(self.split), self.source.entries
-        kinds = {number: (entries[number].get("group"), entries[number]["style"]) for number in ids}
+        kinds = {number: (entries[number].get("group", ""), entries[number]["style"]) for number in ids}
         if unknown := set(self.repeat).union(self.plain_styles).difference(*kinds.values()):
             raise ValueError(f"{min(unknown)!r} is no group or style of split {self.split!r} of {self.folder}")
         times = {kind: math.prod(self.repeat.get(name, 1) for name in kind) for kind in set(kinds.values())}

@@ -11,11 +11,12 @@ import functools
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import grain
 import numpy as np
 
+from common.checked import Positive, real
 from common.data.stored import Stored
 from common.io.clip_tokenizer import Tokenizer
 from common.io.images import from_uint8
@@ -38,18 +39,14 @@ class OwnPicturesConfig(PictureBatches):
 
     path: str | Source  # a path for `plugins.data.open_source`, or a source
     split: Split = field(default="train", kw_only=True)
-    unseen: float | int = 0.05  # the share that is held out
-    size: int = 64  # side of the squares, in pixels
+    unseen: Annotated[float | int, real(0, below=1)] = 0.05  # the share that is held out
+    size: Positive = 64  # side of the squares, in pixels
     crop: Literal["centre", "random"] = "centre"  # random: along the longer side. Latents are of the centre
     stored: bool | None = None  # True: the stored condition images, False: made of the images, None: stored if there
     tokenizer: str | None = None  # a base (folder, file, shipped name), or a vocabulary's folder; None: the shipped one
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.size < 1 or not 0 <= self.unseen < 1:
-            raise ValueError(f"size {self.size} must be 1 or more, unseen {self.unseen} a share in [0, 1)")
-        if self.latents is not None and self.crop != "centre":
-            raise ValueError(f"latents are of the centre of each image, crop is {self.crop!r}: set crop=centre")
+    def rules(self):
+        yield self.latents is None or self.crop == "centre", "latents are of the centre of each image: set crop=centre"
 
     def _check_condition(self) -> None:
         if self.condition is None or self.condition in CONDITIONS:

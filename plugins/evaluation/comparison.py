@@ -31,6 +31,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from common.checked import Positive
 from common.evaluation.evaluation import Output
 from common.evaluation.score_table import markdown
 from common.training.mesh import make_mesh
@@ -85,9 +86,10 @@ class ControlComparison(HeldOutEvaluation):
     clip: Any = None  # `plugins.metrics.features.clip`; None: neither CMMD nor CLIP score
     seed: int = 0  # of the first image; the next ones count up
     inversion: int = INVERSION  # Plug-and-Play's steps from an image to its noise
-    rounds: int = 5  # timed runs of each row
+    rounds: Positive = 5  # timed runs of each row
 
     def __post_init__(self):
+        super().__post_init__()
         methods = {PLUG_AND_PLAY if name == OLD_PLUG_AND_PLAY else name: value for name, value in self.methods.items()}
         object.__setattr__(self, "methods", methods)
         for name, value in methods.items():
@@ -96,9 +98,6 @@ class ControlComparison(HeldOutEvaluation):
                 raise ValueError(f"evaluation.methods.{name} is {value!r}: it must be {rule}")
         if not any(methods.values()):
             raise ValueError("evaluation.methods is empty: give weights, as evaluation.methods.plugin=PATH")
-        for name in ("count", "rows", "rounds"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"evaluation.{name} is {getattr(self, name)}: give 1 or more")
 
     def files(self) -> Sequence[str]:
         return ("results.json", "table.csv", "table.md", "sheet.png")

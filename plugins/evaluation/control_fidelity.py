@@ -9,11 +9,12 @@ explains the three rows). The base without control generates once a run.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 from jax.sharding import Mesh
 
+from common.checked import OneOrMore, whole
 from common.evaluation.evaluation import Output
 from common.training.mesh import make_mesh
 from common.training.task import Params
@@ -30,16 +31,13 @@ from plugins.metrics.anchors import WITH, WITHOUT, WRONG, derangement, flat, tab
 class ControlEvaluation(HeldOutEvaluation):
     """Settings as `HeldOutEvaluation`; during training the base is the task's."""
 
-    training_count: int = 32  # images during training
-    strengths: Sequence[float] = (0.5, 1.0, 1.5)  # at which `run` scores the control
+    training_count: Annotated[int, whole(2)] = 32  # images during training
+    strengths: OneOrMore[float] = (0.5, 1.0, 1.5)  # at which `run` scores the control
     _without: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False, compare=False)
 
-    def __post_init__(self):
-        object.__setattr__(self, "strengths", tuple(self.strengths))
-        if not self.metrics or not self.strengths:
-            raise ValueError("evaluation.metrics and evaluation.strengths: name at least one of each")
-        if min(self.count, self.training_count) < 2:
-            raise ValueError(f"evaluation.count is {self.count}, training_count {self.training_count}: 2 or more each")
+    def rules(self):
+        yield bool(self.metrics), "metrics are one or more"
+        yield self.count >= 2, "count is 2 or more"
 
     def files(self) -> Sequence[str]:
         return ("results.json", "sheet.png")

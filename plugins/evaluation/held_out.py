@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from common import terminal
+from common.checked import Positive
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Metric
 from common.io.images import from_uint8
@@ -34,8 +35,8 @@ class HeldOutEvaluation(Evaluation):
     data: PictureBatches  # only their split, condition and options count, nothing is random
     metrics: Mapping[str, Metric]  # objects that compare an image with the real one (`plugins.metrics.fidelity`)
     base: str | None = None  # a folder, a single file or a shipped name; None: the shipped default
-    count: int = 128  # images of a row
-    rows: int = dataclasses.field(default=8, kw_only=True)  # images on the sheet
+    count: Positive = 128  # images of a row
+    rows: Positive = dataclasses.field(default=8, kw_only=True)  # images on the sheet
     steps: int = dataclasses.field(default=20, kw_only=True)
     guidance: float = dataclasses.field(default=4.0, kw_only=True)
 

@@ -37,7 +37,7 @@ empty one and another score 0 and the image's diagonal.
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -117,11 +117,7 @@ def _check_sizes(predicted: np.ndarray, target: np.ndarray) -> None:
 
 @dataclass(frozen=True)
 class _EdgeMetric(Metric):
-    target: str = "picture"  # what the second argument is, or "condition" for an edge map
-
-    def __post_init__(self):
-        if self.target not in ("picture", "condition"):
-            raise ValueError(f"target is {self.target!r}: choose picture or condition")
+    target: Literal["picture", "condition"] = "picture"  # what the second argument is; a condition is an edge map
 
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if not np.isfinite(prediction).all():

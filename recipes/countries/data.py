@@ -19,11 +19,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from common.checked import NotNegative, Positive, Share, whole
 from recipes.countries import augmentation, drawing, invented, phrases
 from recipes.countries.facts import EVALUATION, INVENTED, RELATIONS, Atlas
 from recipes.countries.items import HardNegatives, items_about
@@ -64,31 +65,19 @@ class CountriesConfig(Questions):
     folder: str | None = None
     tokenizer: str | None = None
     sources: Sequence[str] = SOURCES
-    size: int = 48
+    size: Annotated[int, whole(16)] = 48
     held_out: int = 50
-    invented: int = 4000
-    repeats: int = 8
-    own: int = 1
-    near: int = 2
-    shuffle: int | float = 0.5
-    text_length: int = 28
-    item_length: int = 40
-    answer_length: int = 12
+    invented: NotNegative = 4000
+    repeats: Positive = 8
+    own: NotNegative = 1
+    near: NotNegative = 2
+    shuffle: Share = 0.5
+    text_length: Positive = 28
+    item_length: Positive = 40
+    answer_length: Annotated[int, whole(2)] = 12
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive = ("repeats", "text_length", "item_length")
-        small = [f"{name} {getattr(self, name)}" for name in positive if getattr(self, name) < 1]
-        if small or self.size < 16 or self.answer_length < 2 or min(self.own, self.near, self.invented) < 0:
-            raise ValueError(
-                f"{', '.join(small) or 'all else'} must be 1 or more, size {self.size} 16 or more, answer_length"
-                f" {self.answer_length} 2 or more, own {self.own}, near {self.near}, invented {self.invented} 0 or more"
-            )
-        if not 0 <= self.shuffle <= 1:
-            raise ValueError(f"shuffle {self.shuffle} is a share of the batches: give 0 to 1")
-        if tuple(self.sources) != SOURCES:
-            raise ValueError(f"sources {list(self.sources)} must be {', '.join(SOURCES)}")
-        object.__setattr__(self, "sources", SOURCES)
+    def rules(self):
+        yield self.sources == SOURCES, f"sources are {', '.join(SOURCES)}"
 
     def processor(self) -> dict[str, Any]:
         """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""

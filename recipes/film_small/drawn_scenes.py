@@ -38,10 +38,11 @@ import tyro
 from jaxtyping import Array, Float, PRNGKeyArray, UInt8
 
 from common import terminal
+from common.checked import Checked, NotNegative, Positive, Rule, Share, whole
 from common.io.files import require_file
 from common.io.images import contact_sheet, write_image
 from common.training.task import IDS, Batch
-from film.data.augment import CELL
+from film.data.augment import CELL, Side
 from film.visualization import flow_picture
 from recipes.film_small.drawn_layers import (
     MIPMAPS,
@@ -67,8 +68,11 @@ CANDIDATES = 4  # triplets of the film's crops, of which one is taken
 CUT = 24.0  # mean difference of neighbouring frames, of 255, from which on they are of different shots
 
 
+PAIR = Rule(lambda pair: len(pair) == 2 and 0 < pair[0] <= pair[1], "the least and the most, above 0")
+
+
 @dataclass(frozen=True)
-class DrawnScenes:
+class DrawnScenes(Checked):
     """Batches of moving photographs, and of film, drawn on the device; for `data` of a config.
 
     Attributes:
@@ -86,37 +90,23 @@ class DrawnScenes:
     folder: str = "data/photographs"
     split: str = "train"
     film: str | None = None
-    film_share: float = 0.25
+    film_share: Share = 0.25
     run: int = 0
-    gaps: Sequence[int] = (1, 4)
-    batch_size: int = 64
-    crop: int = 224
-    layers: int = 4
-    motion: Sequence[int | float] = (0.5, 160.0)
-    still: float = 0.4
-    any_time: float = 0.4
-    accelerated: float = 0.3
-    bend: float = 0.5
-    light: float = 0.3
-    noise: float = 0.3
-    repeated: float = 0.25
+    gaps: Annotated[Sequence[int], PAIR] = (1, 4)
+    batch_size: Positive = 64
+    crop: Annotated[Side, whole(32)] = 224
+    layers: NotNegative = 4
+    motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)
+    still: Share = 0.4
+    any_time: Share = 0.4
+    accelerated: Share = 0.3
+    bend: Share = 0.5
+    light: Share = 0.3
+    noise: Share = 0.3
+    repeated: Share = 0.25
 
-    def __post_init__(self) -> None:
-        for name, kind in (("gaps", int), ("motion", float)):
-            object.__setattr__(self, name, tuple(kind(number) for number in getattr(self, name)))
-        if self.crop < 32 or self.crop % CELL or self.batch_size < 1 or self.layers < 0:
-            raise ValueError(
-                f"crop {self.crop} must be a multiple of {CELL} from 32 on, batch_size {self.batch_size} >= 1, layers"
-                f" {self.layers} >= 0"
-            )
-        for name in ("motion", "gaps"):
-            if len(pair := getattr(self, name)) != 2 or not 0 < pair[0] <= pair[1]:
-                raise ValueError(f"{name} {pair}: give the least and the most, above 0")
-        if self.run and self.run <= 2 * self.gaps[1]:
-            raise ValueError(f"run {self.run} holds no triplet of gap {self.gaps[1]}: give over twice as many, or 0")
-        for name in ("film_share", "still", "any_time", "accelerated", "bend", "light", "noise", "repeated"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
+    def rules(self):
+        yield not self.run or self.run > 2 * self.gaps[1], "run is over twice the largest of gaps, or 0"
 
     def batches(self, seed: int) -> DrawnBatches:
         """Raises FileNotFoundError, ValueError without photographs, for a film too small or short, or a batch that the

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from common.checked import OneOrMore
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Psnr
 from common.evaluation.score_table import Row, markdown, mean
@@ -56,8 +57,8 @@ class ExactEvaluation(Evaluation):
     """
 
     scenes: Mapping[str, int]
-    distances: Sequence[int]
-    kinds: Sequence[str] = KINDS
+    distances: OneOrMore[int]
+    kinds: OneOrMore[str] = KINDS
     compare_with: Sequence[str] = ()
     steady_distance: int = 64
     shown: int = 64
@@ -68,9 +69,10 @@ class ExactEvaluation(Evaluation):
     progress: bool = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "scenes", {size: count for size, count in self.scenes.items() if count})
-        if not self.scenes or not self.distances or not self.kinds:
-            raise ValueError("evaluation.scenes, evaluation.distances and evaluation.kinds: each needs an entry")
+        if not self.scenes:
+            raise ValueError("evaluation.scenes is empty: give a number of scenes by WIDTHxHEIGHT")
         if self.steady_distance and self.steady_distance < EIGHTHS:
             raise ValueError(f"evaluation.steady_distance is {self.steady_distance}: 0, or from {EIGHTHS} px on")
         for size in self.scenes:

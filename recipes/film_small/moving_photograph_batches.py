@@ -29,6 +29,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from common.checked import Above0, OneOrMore
 from common.training.batches import Batched
 from film.data.augment import tint
 from film.data.triplet_batches import with_flow
@@ -83,18 +84,15 @@ class MixedConfig(Batched):
       weights: relative numbers of examples; empty: equal.
     """
 
-    parts: Sequence[Any]
-    weights: Sequence[float | int] = ()
+    parts: OneOrMore[Any]
+    weights: Sequence[Above0] = ()
+
+    def rules(self):
+        yield len(self.weights) in (0, len(self.parts)), "weights holds a number for each of the parts, or none"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        weights = tuple(float(weight) for weight in self.weights) or (1.0,) * len(self.parts)
-        object.__setattr__(self, "parts", tuple(self.parts))
-        object.__setattr__(self, "weights", weights)
-        if not self.parts:
-            raise ValueError("parts is empty: name at least one dataset")
-        if len(weights) != len(self.parts) or min(weights) <= 0:
-            raise ValueError(f"weights {weights} must be {len(self.parts)} positive numbers, or empty")
+        object.__setattr__(self, "weights", tuple(map(float, self.weights)) or (1.0,) * len(self.parts))
         for part in self.parts:
             if not isinstance(part, Batched):
                 raise ValueError(f"{type(part).__name__} cannot be mixed: it has no `dataset(seed)`")

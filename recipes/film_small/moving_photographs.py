@@ -32,8 +32,9 @@ import tyro
 from jaxtyping import Float, UInt8
 
 from common import terminal
+from common.checked import Above0, Positive, Rule, Share, one_of, whole
 from common.io.images import contact_sheet, write_image
-from film.data.augment import CELL
+from film.data.augment import Side
 from film.data.triplet import Encoded, Frames, Source, as_png
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
@@ -48,6 +49,9 @@ STEPS = 16  # times "any" are multiples of 1 / 16
 ONLY_CAMERA, BENDS = 0.2, 1 / 3  # shares of scenes and of layers
 DENSITY = 2.0  # texture pixels per picture pixel
 MAX_BLUR = 12.0  # px of motion during the exposure
+
+
+LAYERS = Rule(lambda pair: len(pair) == 2 and 0 <= pair[0] <= pair[1] <= 20, "the fewest and the most, from 0 to 20")
 
 
 @dataclass(frozen=True)
@@ -74,34 +78,23 @@ class MovingPhotographs(Source):
 
     folder: str = "data/photographs"
     split: str = "train"
-    count: int = 100_000
-    size: int = 256
-    layers: Sequence[int] = (1, 5)
-    motion: Sequence[int | float] = (0.25, 120.0)
-    time: str = "half"
-    still: float = 0.2
-    accelerated: float = 0.1
-    bend: float = 0.2
-    blurred: float = 0.05
-    light: float = 0.0
-    noise: float = 0.0
-    repeated: float = 0.0
+    count: Positive = 100_000
+    size: Annotated[Side, whole(32)] = 256
+    layers: Annotated[Sequence[int], LAYERS] = (1, 5)
+    motion: Sequence[Above0] = (0.25, 120.0)
+    time: Annotated[str, one_of(TIMES)] = "half"
+    still: Share = 0.2
+    accelerated: Share = 0.1
+    bend: Share = 0.2
+    blurred: Share = 0.05
+    light: Share = 0.0
+    noise: Share = 0.0
+    repeated: Share = 0.0
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "layers", tuple(int(number) for number in self.layers))
-        object.__setattr__(self, "motion", tuple(float(pixels) for pixels in self.motion))
-        if self.size < 32 or self.size % CELL or self.count < 1:
-            raise ValueError(f"size {self.size} must be a multiple of {CELL} from 32 on, count {self.count} >= 1")
-        if len(self.layers) != 2 or not 0 <= self.layers[0] <= self.layers[1] <= 20:
-            raise ValueError(f"layers {self.layers} must be the fewest and the most, from 0 to 20")
-        if len(self.motion) != 2 or not 0 < self.motion[0] <= self.motion[1] <= self.size:
-            raise ValueError(f"motion {self.motion} must be the least and the most px, above 0, at most {self.size}")
-        if self.time not in TIMES:
-            raise ValueError(f"time {self.time!r} is unknown: choose {' or '.join(TIMES)}")
-        for name in ("still", "accelerated", "bend", "blurred", "light", "noise", "repeated"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} {getattr(self, name)} is a share: choose a number from 0 to 1")
+    def rules(self):
+        extent = len(self.motion) == 2 and self.motion[0] <= self.motion[1] <= self.size
+        yield extent, "motion is the least and the most px, at most size"
 
     @cached_property
     def album(self) -> Album:

@@ -12,11 +12,12 @@ key would be pushed away from all questions.
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from jaxtyping import Int
 
+from common.checked import NotNegative, whole
 from recipes.questions import Example, Questions
 from recipes.small_world import drawing, entities
 from recipes.small_world.facts import EVALUATION, GOLD_SOURCE, RELATIONS, SOURCE_OF, SOURCES, World, item_id
@@ -43,16 +44,14 @@ class WorldConfig(Questions):
     source_of = SOURCE_OF
     evaluation_stream = EVALUATION
 
-    size: int = 32
+    size: Annotated[int, whole(16)] = 32
     held_out: int = 51
     newcomers: int = 5
     distractors: int = 0
-    near: int = 4
+    near: NotNegative = 4
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.size < 16 or self.near < 0:
-            raise ValueError(f"size {self.size} must be 16 or more, near {self.near} not negative")
         least = min(len(self.world.near[entity]) for entity in self.splits["train"])
         if self.near > least:
             raise ValueError(f"near {self.near}: an entity shares two attributes with {least}; lower near or held_out")

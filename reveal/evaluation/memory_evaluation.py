@@ -37,6 +37,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from tqdm import tqdm
 
+from common.checked import Named, NotNegative, Positive
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.weights.model_file import Metadata
@@ -171,31 +172,24 @@ def memory_provenance(folder: str, memory: Memory) -> tuple[dict[str, Any], str]
 class SetsEvaluation(Evaluation):
     """Scores a network and its memory on benchmarks; the fields are its settings."""
 
-    sets: Mapping[str, Benchmark]  # by name
+    sets: Named[Benchmark]  # by name
     memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
-    k: int | None = None  # items to read; None: as many as in training, else 4
+    k: NotNegative | None = None  # items to read; None: as many as in training, else 4
     sources: Sequence[str] | None = None  # names of those to search; None: all
     engine: str = "exact"  # as in `memory.engines.engine.engine_of`
     tokenizer: str | None = None  # None: where `processor_of` finds it
     names: Sequence[str] = ()  # of the network's sources, in order, where neither memory nor weights have them
-    beams: int = 1  # beam width; 1 is greedy decoding
+    beams: Positive = 1  # beam width; 1 is greedy decoding
     penalty: float | int = 0.6  # length penalty of beam search
     length: int | None = None  # most tokens of an answer; None: as in training
-    batch: int = 32  # questions at a time
-    threads: int = 2  # for reading images
-    limit: int = 0  # only the first so many questions of each benchmark; 0: all
+    batch: Positive = 32  # questions at a time
+    threads: Positive = 2  # for reading images
+    limit: NotNegative = 0  # only the first so many questions of each benchmark; 0: all
     strict: bool = False  # a question that would be skipped is an error
     progress: bool = True  # show progress bars
 
-    def __post_init__(self):
-        small = [f"{name} {getattr(self, name)}" for name in ("beams", "batch", "threads") if getattr(self, name) < 1]
-        small += [f"{name} {value}" for name, value in (("k", self.k), ("limit", self.limit)) if (value or 0) < 0]
-        if small:
-            raise ValueError(f"evaluation.{small[0]}: beams, batch and threads are 1 or more, k and limit 0 or more")
-        if not self.sets:
-            raise ValueError("evaluation.sets is empty: give one, as sets=[okvqa]")
-        if self.k and self.memory is None:
-            raise ValueError(f"evaluation.k is {self.k}, but there is no memory: give evaluation.memory=FOLDER, or k=0")
+    def rules(self):
+        yield not self.k or self.memory is not None, "k reads items of a memory: give memory=FOLDER, or k=0"
 
     def files(self) -> Sequence[str]:
         return (RESULTS, TABLE, *map(predictions_file, self.sets))

@@ -16,43 +16,35 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from common.nn.json_config import MOST_LAYERS, check, check_positive
+from common.checked import Checked, Positive, real
+from common.nn.json_config import Layers
 
-PRIORS = ("multiply", "logits", "off")  # how the retrieval score enters attention (`fusion.py`)
+Prior = Literal["multiply", "logits", "off"]  # how the retrieval score enters attention (`fusion.py`)
 PAD = 0  # token id of padding, masked everywhere
 T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layers=24, fusion_layers=8)
 
 
-def _check_sizes(config: Any) -> None:
-    """Raises ValueError unless all integers are positive, and no stack has more than `MOST_LAYERS`."""
-    names = [field.name for field in dataclasses.fields(config) if field.type == "int"]
-    check_positive(config, names)
-    stacks = [name for name in names if name == "depth" or "layers" in name]
-    check(config, [(getattr(config, name) <= MOST_LAYERS, f"{name} <= {MOST_LAYERS}") for name in stacks])
-
-
 @dataclasses.dataclass(frozen=True)
-class VitConfig:
+class VitConfig(Checked):
     """The image encoder."""
 
-    width: int = 768
-    depth: int = 12
-    heads: int = 12
-    mlp: int = 3072  # hidden width
-    patch: int = 16  # side, in pixels
-    image_size: int = 224  # side, in pixels; fixed by the position table
+    width: Positive = 768
+    depth: Layers = 12
+    heads: Positive = 12
+    mlp: Positive = 3072  # hidden width
+    patch: Positive = 16  # side, in pixels
+    image_size: Positive = 224  # side, in pixels; fixed by the position table
     # Of other published ViTs (`published_vit.py`), whose tokens are used without the class token:
     activation: str = "gelu_pytorch_tanh"  # of the mlp, a name of `common.nn.transformer.ACTIVATIONS`
     norm_eps: float = 1e-6
     class_token: bool = False  # that the patches attend to
     pre_norm: bool = False  # a layer norm before the first layer
 
-    def __post_init__(self):
-        _check_sizes(self)
-        divides = self.width % self.heads == 0, self.image_size % self.patch == 0
-        check(self, [(divides[0], "heads divides width"), (divides[1], "patch divides image_size")])
+    def rules(self):
+        yield self.width % self.heads == 0, "heads divides width"
+        yield self.image_size % self.patch == 0, "patch divides image_size"
 
     @property
     def tokens(self) -> int:
@@ -61,51 +53,45 @@ class VitConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TowerConfig:
+class TowerConfig(Checked):
     """The picture tower (`tower.py`)."""
 
-    width: int = 96  # channels of the last stage; those before have half and a quarter
-    depth: int = 1  # residual blocks of each of both stages
-    key_dim: int = 64  # of its embeddings
-    weight: float = 0.5  # of its cosine in a score; the heads' has the rest
+    width: Positive = 96  # channels of the last stage; those before have half and a quarter
+    depth: Layers = 1  # residual blocks of each of both stages
+    key_dim: Positive = 64  # of its embeddings
+    weight: Annotated[float | int, real(above=0, below=1)] = 0.5  # of its cosine in a score; the heads' has the rest
 
-    def __post_init__(self):
-        _check_sizes(self)
-        check(self, [(self.width % 4 == 0, "4 divides width"), (0 < self.weight < 1, "weight is between 0 and 1")])
+    def rules(self):
+        yield self.width % 4 == 0, "4 divides width"
 
 
 @dataclasses.dataclass(frozen=True)
-class RevealConfig:
+class RevealConfig(Checked):
     """The whole network."""
 
     vit: VitConfig = VitConfig()
-    vocab_size: int = 32128
-    width: int = 768  # of every T5 layer, as are the next three; heads * head_dim need not be width
-    heads: int = 12
-    head_dim: int = 64
-    mlp: int = 2048
-    encoder_layers: int = 12  # of T5's encoder; all but fusion_layers of them encode text
-    decoder_layers: int = 12  # of the generator
-    fusion_layers: int = 6  # of the fusion encoder, and of each of the query, key and value heads
-    key_dim: int = 512  # of the heads' embeddings; queries and keys have those of a tower too (`vector_dim`)
-    value_tokens: int = 32  # c, the tokens that the value head compresses an item to
-    sources: int = 3  # number of knowledge sources of the source gate
-    prior: str = "multiply"  # how the retrieval score enters the fusion, one of PRIORS
-    bos: int = 32001  # first and last token of a generated text
-    eos: int = 1
+    vocab_size: Positive = 32128
+    width: Positive = 768  # of every T5 layer, as are the next three; heads * head_dim need not be width
+    heads: Positive = 12
+    head_dim: Positive = 64
+    mlp: Positive = 2048
+    encoder_layers: Layers = 12  # of T5's encoder; all but fusion_layers of them encode text
+    decoder_layers: Layers = 12  # of the generator
+    fusion_layers: Layers = 6  # of the fusion encoder, and of each of the query, key and value heads
+    key_dim: Positive = 512  # of the heads' embeddings; queries and keys have those of a tower too (`vector_dim`)
+    value_tokens: Positive = 32  # c, the tokens that the value head compresses an item to
+    sources: Positive = 3  # number of knowledge sources of the source gate
+    prior: Prior = "multiply"  # how the retrieval score enters the fusion
+    bos: Positive = 32001  # first and last token of a generated text
+    eos: Positive = 1
     # Output logits use the input embedding, over sqrt(width), as in T5 1.0: this helps to generate tokens that are
     # rarely answers. T5 1.1 and the published networks have a separate output table.
     tied: bool = False
     tower: TowerConfig | None = None  # None: the heads alone make queries and keys, as in the paper
 
-    def __post_init__(self):
-        _check_sizes(self)
-        rules = [
-            (self.fusion_layers < self.encoder_layers, "fusion_layers < encoder_layers"),
-            (self.prior in PRIORS, f"prior is one of {', '.join(PRIORS)}"),
-            (max(self.bos, self.eos) < self.vocab_size, "bos and eos are below vocab_size"),
-        ]
-        check(self, rules)
+    def rules(self):
+        yield self.fusion_layers < self.encoder_layers, "fusion_layers < encoder_layers"
+        yield max(self.bos, self.eos) < self.vocab_size, "bos and eos are below vocab_size"
 
     @property
     def text_layers(self) -> int:

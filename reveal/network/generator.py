@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from common.nn.json_config import check
+from common.checked import AtLeast0, Checked, Positive
 from reveal.network.config import PAD
 from reveal.network.t5 import Cache
 
@@ -31,16 +31,12 @@ Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Decoding:
+class Decoding(Checked):
     """Settings of the search, as in the module docstring."""
 
-    length: int = 32
-    width: int = 1
-    penalty: int | float = 0
-
-    def __post_init__(self):
-        rules = [(min(self.length, self.width) >= 1, "length and width are at least 1")]
-        check(self, [*rules, (self.penalty >= 0, "penalty is not negative")])
+    length: Positive = 32
+    width: Positive = 1
+    penalty: AtLeast0 = 0
 
 
 class Generated(NamedTuple):

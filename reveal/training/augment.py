@@ -9,34 +9,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 from jax.scipy.ndimage import map_coordinates
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from common.checked import AtLeast0, Checked, Rule, Share, real
 from reveal.training.device_memory import Contents
+
+SIDES = Rule(lambda crop: len(crop) == 2 and 0 < crop[0] <= crop[1] <= 2, "the least and largest part, 0 to 2")
 
 
 @dataclasses.dataclass(frozen=True)
-class Augment:
+class Augment(Checked):
     """Ranges of the augmentations."""
 
-    crop: Sequence[int | float] = (0.75, 1.0)  # fraction of the side that is shown; above 1 the border is extended
-    turn: int | float = 0.0  # largest rotation, in radians
-    brightness: int | float = 0.2  # factors are 1 - brightness to 1 + brightness
-    noise: int | float = 0.0  # standard deviation, for values in [0, 1]
-    drop: int | float = 0.0  # share of the images of items with text that are dropped
-
-    def __post_init__(self):
-        crop = tuple(self.crop)
-        if len(crop) != 2 or not 0 < crop[0] <= crop[1] <= 2:
-            raise ValueError(f"augment.crop is {list(crop)}: give the least and largest fraction of the side, 0 to 2")
-        if not 0 <= self.brightness < 1 or not 0 <= self.drop <= 1:
-            raise ValueError(f"augment.brightness {self.brightness} is 0 to below 1, drop {self.drop} 0 to 1")
-        if min(self.noise, self.turn) < 0:
-            raise ValueError(f"augment.noise is {self.noise} and turn {self.turn}: give 0 or more")
-        object.__setattr__(self, "crop", crop)
+    # Part of the side that is shown; above 1 the border is extended.
+    crop: Annotated[Sequence[int | float], SIDES] = (0.75, 1.0)
+    turn: AtLeast0 = 0.0  # largest rotation, in radians
+    brightness: Annotated[int | float, real(0, below=1)] = 0.2  # factors are 1 - brightness to 1 + brightness
+    noise: AtLeast0 = 0.0  # standard deviation, for values in [0, 1]
+    drop: Share = 0.0  # share of the images of items with text that are dropped
 
     def __call__(self, key: PRNGKeyArray, contents: Contents) -> Contents:
         """Items [b k ...], each augmented by itself; images become float32, 0 to 255."""

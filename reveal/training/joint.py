@@ -28,6 +28,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
+from common.checked import NotNegative
 from common.training.mesh import make_mesh
 from common.training.task import Batch, Context, Metrics, Params, RefreshConfig, Version
 from reveal.memory.engines import exact
@@ -46,7 +47,7 @@ class Joint(RevealTask):
     """Items are retrieved."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
-    reencode: int | None = None  # how many of a row's items are encoded again, the best ones; None: all k
+    reencode: NotNegative | None = None  # how many of a row's items are encoded again, the best ones; None: all k
     sources: Sequence[int] | None = None  # indices of the sources to search; None: all
     find: Literal["best", "random"] = "best"  # random items are a baseline
     engine: Engine | None = None  # on the host, for one process and on a CPU one device; None: exact, in the step
@@ -55,19 +56,16 @@ class Joint(RevealTask):
     # Drawn name of a training: its versions, numbered from 0, are not those of the one before.
     training: str = dataclasses.field(default="", init=False, repr=False, compare=False)
 
+    def rules(self):
+        yield self.reencode is None or self.reencode <= self.k, "reencode is at most k"
+
     def __post_init__(self):
         super().__post_init__()
-        if self.reencode is not None and not 0 <= self.reencode <= self.k:
-            raise ValueError(f"task.reencode is {self.reencode}: re-encode 0 to k={self.k} of the items")
-        if self.find not in ("best", "random"):
-            raise ValueError(f"task.find is {self.find!r}: choose best or random")
         if isinstance(self.engine, ExactEngine):
             raise ValueError("task.engine is ExactEngine: leave it null for the exact search of the step itself")
         if self.engine is not None and jax.process_count() > 1:
             name = type(self.engine).__name__
             raise ValueError(f"task.engine is {name}, which serves one process: leave it null, or train in one process")
-        if self.sources is not None:
-            object.__setattr__(self, "sources", tuple(self.sources))
 
     def frozen(self) -> dict[str, Any]:
         object.__setattr__(self, "training", secrets.token_hex(8))

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from common.checked import AtLeast0, Checked, Share
 from common.training.objectives import Scope, Term, Weight
 from reveal.network.config import PAD
 from reveal.network.heads import unit
@@ -134,18 +135,14 @@ class Loss:
 
 
 @dataclasses.dataclass(frozen=True)
-class Weights:
+class Weights(Checked):
     """Weights of the losses."""
 
-    contrastive: int | float = 0.01  # r; the generation loss has 1 - r
-    disentangle: int | float = 0.01
-    gap: int | float = 0.0001
-    reconstruct: int | float = 0.0
-    gate: int | float = 0.0
-
-    def __post_init__(self):
-        if not 0 <= self.contrastive <= 1 or min(self.disentangle, self.gap, self.reconstruct, self.gate) < 0:
-            raise ValueError(f"{self}: contrastive is a share from 0 to 1, the others are not negative")
+    contrastive: Share = 0.01  # r; the generation loss has 1 - r
+    disentangle: AtLeast0 = 0.01
+    gap: AtLeast0 = 0.0001
+    reconstruct: AtLeast0 = 0.0
+    gate: AtLeast0 = 0.0
 
     def terms(self, smoothing: int | float, temperature: int | float) -> dict[str, Term]:
         """The losses of an `Output` that weigh something, by name."""

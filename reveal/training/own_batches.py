@@ -40,12 +40,13 @@ import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import grain
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from common.checked import NotNegative, OneOrMore, Positive, Rule, Share, whole
 from common.data.stored import decode_picture
 from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
@@ -59,6 +60,8 @@ from reveal.sources.registry import Items, Questions
 log = logging.getLogger(__name__)
 Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
+SHARES = Rule(lambda share: len(share) == 2 and 0 < share[0] <= share[1] <= 1, "the least and largest share, 0 to 1")
+Span = Annotated[Sequence[float | int], SHARES]
 _SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()  # task and data share their items
 
 
@@ -68,43 +71,23 @@ class OwnDataConfig(Batched):
 
     knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
     questions: str | Questions  # a .jsonl, or a `reveal.sources.Questions`
-    sources: Sequence[str]  # names of the items' sources, in order of the network's gate
+    sources: OneOrMore[str]  # names of the items' sources, in order of the network's gate
     tokenizer: str  # a file for `tokenizers.load`
     objective: Objective = "vqa"
-    image_size: int = 224  # in pixels, as the network's
-    item_length: int = 326  # in tokens, as are the next two
-    text_length: int = 64
-    answer_length: int = 32  # with the end token
-    prefix: int = 5  # most tokens of a caption in the prompt
-    crop: Sequence[float | int] = (1, 1)  # range of the share of a question's image that is kept, drawn each time
-    item_crop: Sequence[float | int] = (1, 1)  # the same of an item's image, drawn once
-    drop_image: float | int = 0  # share of the items with text whose image is dropped
-    negatives: int = 1  # per question, where questions name their gold items
+    image_size: Positive = 224  # in pixels, as the network's
+    item_length: Positive = 326  # in tokens, as are the next two
+    text_length: Positive = 64
+    answer_length: Annotated[int, whole(2)] = 32  # with the end token
+    prefix: NotNegative = 5  # most tokens of a caption in the prompt
+    crop: Span = (1, 1)  # range of the share of a question's image that is kept, drawn each time
+    item_crop: Span = (1, 1)  # the same of an item's image, drawn once
+    drop_image: Share = 0  # share of the items with text whose image is dropped
+    negatives: NotNegative = 1  # per question, where questions name their gold items
     strict: bool = False  # unusable items and questions are errors; readers have a `strict` of their own
-    batch_size: int = field(default=64, kw_only=True)
+    batch_size: Positive = field(default=64, kw_only=True)
 
-    def __post_init__(self) -> None:
-        """Raises ValueError for invalid options; opens no file."""
-        super().__post_init__()
-        positive = ("image_size", "item_length", "text_length")
-        small = [f"{name} {getattr(self, name)}" for name in positive if getattr(self, name) < 1]
-        if small or self.answer_length < 2 or min(self.prefix, self.negatives) < 0:
-            raise ValueError(
-                f"{', '.join(small) or 'sizes'} must be 1 or more, answer_length {self.answer_length} 2 or more,"
-                f" prefix {self.prefix} and negatives {self.negatives} not negative"
-            )
-        for name in ("crop", "item_crop"):
-            share = tuple(getattr(self, name))
-            if len(share) != 2 or not 0 < share[0] <= share[1] <= 1:
-                raise ValueError(f"{name} is {list(share)}: give the least and largest share of an image, 0 to 1")
-            object.__setattr__(self, name, share)
-        if not 0 <= self.drop_image <= 1:
-            raise ValueError(f"drop_image is {self.drop_image}: give a share of the items, 0 to 1")
-        if self.objective not in get_args(Objective):
-            raise ValueError(f"objective is {self.objective!r}: choose one of {', '.join(get_args(Objective))}")
-        if not self.sources or len(set(self.sources)) != len(self.sources):
-            raise ValueError(f"sources are {list(self.sources)}: name each source of knowledge once")
-        object.__setattr__(self, "sources", tuple(self.sources))
+    def rules(self):
+        yield len(set(self.sources)) == len(self.sources), "sources names each source of knowledge once"
 
     def dataset(self, seed: int) -> grain.MapDataset:
         """Raises OSError for missing files; ValueError for unusable questions, a text_length too short for the prompt,

@@ -21,7 +21,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from common.checked import Checked, Dtype, NotNegative, Positive, real
 from common.nn.init import Keys, blank
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
@@ -43,7 +44,6 @@ from reveal.training.augment import Augment
 from reveal.training.device_memory import Contents
 from reveal.training.losses import Output, Weights
 
-DTYPES = ("float32", "bfloat16")
 DROPOUT = 1 << 20  # tells the key of dropout from the others of a step
 RARE = 20  # token counts below this are not distinguished
 
@@ -66,32 +66,25 @@ class Knowledge(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class RevealTask:
+class RevealTask(Checked):
     """What both stages share."""
 
     knowledge: Knowledge  # the memory's items
     network: RevealConfig | None = None  # None: `RevealConfig.tiny` for the vocabulary
     weights: Weights = dataclasses.field(default_factory=Weights)  # of the losses
-    k: int = 4  # items that are read
+    k: NotNegative = 4  # items that are read
     smoothing: float = 0.01  # of the target distribution
     temperature: float = 0.2  # of the contrastive loss
     augment: Augment | None = None  # of the images of items that are encoded with gradients
     start_from: str | Sequence[str] | None = None  # weights, a run's folder, or published ones: [T5 folder, ViT folder]
     copying: bool = False  # initialise cross-attention of value head and generator by `Attention.init_as_copy`
-    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    dtype: Dtype = "float32"  # of the computation; parameters and losses stay float32
     remat: bool = False  # recompute activations for the gradient: less memory, more time
-    dropout: float = 0.0  # probability of a zero in T5's layers; the reference has 0.1 in fine-tuning, 0 before
+    # Probability of a zero in T5's layers; the reference has 0.1 in fine-tuning, 0 before.
+    dropout: Annotated[float | int, real(0, below=1)] = 0.0
     # Further named terms (`common.training.objectives`), of a `losses.Output`.
     losses: Mapping[str, Term] = dataclasses.field(default_factory=dict, kw_only=True)
     frozen_rules: ClassVar = device_memory.SPLIT
-
-    def __post_init__(self):
-        if self.k < 0:
-            raise ValueError(f"task.k is {self.k}: read 0 items or more")
-        if self.dtype not in DTYPES:
-            raise ValueError(f"task.dtype is {self.dtype!r}: choose {' or '.join(DTYPES)}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"task.dropout is {self.dropout}: a probability from 0 to below 1")
 
     @functools.cached_property
     def config(self) -> RevealConfig:
@@ -179,12 +172,7 @@ class WarmStart(RevealTask):
     gold item first among all of the batch, and the query reads it among `k - 1` of its negatives, shuffled."""
 
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.5))
-    k: int = 2  # items that are read, the gold one among them
-
-    def __post_init__(self):
-        super().__post_init__()
-        if self.k < 1:
-            raise ValueError(f"task.k is {self.k}: the warm start reads the gold item; give 1 or more")
+    k: Positive = 2  # items that are read, the gold one among them
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "gold" not in batch:

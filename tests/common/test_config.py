@@ -53,9 +53,9 @@ def test_nested_nodes_become_objects_of_plain_values():
 @pytest.mark.parametrize(
     ("fields", "value"),
     [
-        ({"rate": "fast"}, r"outer\.rate is 'fast'.* float"),
-        ({"rate": True}, r"outer\.rate is True.* float"),
-        ({"inner": {"_target_": "config_toys.Inner", "size": 1.5}}, r"outer\.inner\.size is 1\.5.* int"),
+        ({"rate": "fast"}, r"outer\.rate is 'fast'.* number"),
+        ({"rate": True}, r"outer\.rate is True.* number"),
+        ({"inner": {"_target_": "config_toys.Inner", "size": 1.5}}, r"outer\.inner\.size is 1\.5.* whole"),
         ({"inner": {"_target_": "config_toys.Inner", "sise": 1}}, r"outer\.inner\.sise .* size"),
         ({"weight": 1}, r"outer\.weight .*Outer.* inner, rate"),
         ({"inner": {"size": 1}}, r"outer\.inner is {'size': 1}.* Inner"),

@@ -5,10 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from refusal import refused
 from toy_task import checkpoints_of, finish, log_of, start, two_processes
-
-from common.training.distributed import ClusterConfig
 
 TRAINER = dict(steps=12, log_every=1, picture_every=6, checkpoint_every=3)
 
@@ -95,12 +92,3 @@ def test_a_signal_stops_a_resumed_run_of_two_that_saves_each_step(tmp_path):
     finish(*[run(tmp_path, 1, often | {"steps": 4}, cluster=one) for one in two_processes()])
     finish(*[run(tmp_path, 1, often, cluster=one, stop=6 * one["process"]) for one in two_processes()], code=-2)
     assert max(map(int, checkpoints_of(tmp_path))) < 10
-
-
-def test_invalid_clusters():
-    for fields, value in (
-        (dict(processes=2), "cluster.processes is 2"),
-        (dict(coordinator="localhost:1", processes=2, process=2), "cluster.process is 2"),
-        (dict(process=-1), "cluster.process is -1"),
-    ):
-        assert value in refused(ValueError, ClusterConfig, **fields)

@@ -8,6 +8,7 @@ steps. `torch.optim.AdamW(lr=0.1, weight_decay=0.5)` and `torch.optim.Adafactor(
 import dataclasses
 import math
 import re
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ import optax
 import pytest
 from refusal import refused
 
-from common.training.optimizer import OPTIMIZERS, OptimConfig, make_optimizer, make_schedule, parameter_paths
+from common.training.optimizer import OptimConfig, Optimizer, make_optimizer, make_schedule, parameter_paths
 
 KERAS_ADAM = [
     [0.9874647259712219, 0.46017223596572876, -0.4453144669532776],
@@ -101,7 +102,7 @@ def test_adafactors_momentum_averages_its_updates():
     np.testing.assert_allclose(heavy - params, 0.1 * (plain - params), rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", get_args(Optimizer))
 def test_first_moments_may_be_bfloat16(name):
     params, grads = {"kernel": problem((4, 6))[0]}, [{"kernel": g} for g in problem((4, 6))[1]]
     config = OptimConfig(name, lr=0.01, momentum=0.9)
@@ -146,7 +147,7 @@ def test_a_multiplier_scales_the_update_exactly():
         assert np.abs(update).max() > 0
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", get_args(Optimizer))
 def test_frozen_parameters_keep_every_bit_and_the_rest_trains_as_if_alone(name):
     """The clipped norm does not count their gradients, and there is no state of them."""
     params, grads = network()
@@ -235,19 +236,3 @@ def test_learning_rates(fields, values):
 def test_a_run_too_short_for_its_schedule_is_refused(fields):
     assert "10 steps" in refused(ValueError, make_optimizer, OptimConfig(**fields), 10)
     make_optimizer(OptimConfig(**fields), 12)
-
-
-INVALID = [
-    *[(field, "sgd") for field in ("name", "schedule", "momentum_dtype")],
-    *[(field, -1) for field in ("warmup", "cooldown", "decay_every", "timescale")],
-    *[(field, -1.0) for field in ("lr", "decay_rate", "clip", "weight_decay", "update_clip", "ema_power")],
-    *[(field, 1.5) for field in ("final_lr", "momentum", "ema")],
-    *[("lr", 0.0), ("lr", math.nan), ("decay_every", 0), ("weight_decay", 0.1)],  # adam has no decay
-    *[("no_decay", value) for value in ("bias", ["(bias"])],
-    *[("multipliers", value) for value in (["ab"], [["a", -1]], [["a", 1, 2]], [["[a", 1]])],
-]
-
-
-@pytest.mark.parametrize(("field", "value"), INVALID)
-def test_invalid_values_are_refused_in_one_line(field, value):
-    assert f"optim.{field}" in refused(ValueError, OptimConfig, **{field: value})

@@ -134,16 +134,3 @@ def test_colours_are_those_of_the_reader(tmp_path):
     ((_, (frame,)),) = windows(video, [0], 0)
     (shown,) = read_video(video)
     np.testing.assert_allclose(frame.image / 255, shown.image, atol=2 / 255)
-
-
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        *((TrainingCut, change) for change in ({"size": 98}, {"gaps": ()}, {"gaps": (0, 1)}, {"candidates": 0})),
-        *((EvaluationCut, change) for change in ({"gap": 0}, {"spacing": 0}, {"gap": 3, "quarters": True})),
-    ],
-)
-def test_bad_settings_are_refused_at_once(kind, change):
-    ((name, _), *_) = change.items()
-    with pytest.raises(ValueError, match=name):
-        kind(**change)

@@ -159,16 +159,11 @@ def test_a_folder_with_another_layout_is_refused_when_it_is_read(tmp_path, layou
     [
         (lambda folder: decode(b"", "nothing"), "nothing"),
         (lambda folder: decode(b"text", "nothing"), "nothing"),
-        (lambda folder: Vimeo90K(folder, split="val"), "val"),
-        (lambda folder: SnuFilm(folder, difficulty="mild"), "mild"),
         (lambda folder: SnuFilm(folder), "2 paths"),
         (lambda folder: Xiph(folder, scale=0), "scale 0"),
         (lambda folder: Xiph(folder, length=2), "1 frames"),
         (lambda folder: XTest(folder, scale=0), "scale 0"),
         (lambda folder: XTest(folder, multiple=5), "multiple 5"),
-        (lambda folder: MovingShapes(count=0), "count=0"),
-        (lambda folder: MovingShapes(size=8), "size=8"),
-        (lambda folder: MovingShapes(motion=-1.0), "motion=-1.0"),
     ],
 )
 def test_impossible_options_and_lists_are_refused(tmp_path, make, value):

@@ -332,26 +332,6 @@ def test_refusals_before_any_work(tmp_path):
     assert scores_of(tmp_path / "taken")
 
 
-REFUSED = dict(
-    metrics={},
-    sets={},
-    baselines=["nosuch"],
-    training_metrics=["nosuch"],
-    training_sets=["nosuch"],
-    moments=["nosuch"],
-    scales=[2.0],
-)
-NAMES = [("compare_with", names) for names in (["a/x", "b/x.safetensors"], ["average"])]
-
-
-@pytest.mark.parametrize(
-    ("field", "value"), [*REFUSED.items(), *NAMES, ("limit", -1), ("search", 0.5), ("metrics", {"ssim": Ssim()})]
-)
-def test_settings_that_are_refused(field, value):
-    with pytest.raises(ValueError, match=f"evaluation.{field}"):
-        FilmEvaluation(**({"metrics": METRICS, "sets": {"a": [triplet(0)]}, "regions": ["moving"]} | {field: value}))
-
-
 def command(place, **changes) -> DictConfig:
     """The config that eval.py composes."""
     source = "film.data.datasets.FolderTriplets"

@@ -186,5 +186,4 @@ def test_options_that_do_not_fit_are_refused(vimeo, tmp_path):
     prepare(vimeo, tmp_path / "out")
     assert json.loads((tmp_path / "out/prepare.json").read_text())["triplets"] == 5
     refused(ValueError, read_all, tmp_path / "out", keys=("left", "frame_1", "frame_2"), match=r"'left'.*frame_0")
-    refused(ValueError, TfdsTriplets, "x", keys=["a"], match="keys")
     refused(ValueError, prepare, vimeo, tmp_path / "other", shard=0, match="shard 0")

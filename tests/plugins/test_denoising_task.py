@@ -168,12 +168,6 @@ def test_an_exported_base_makes_the_image_summary(tmp_path):
     assert json.loads((folder / "training.json").read_text())["steps"] == 4
 
 
-@pytest.mark.parametrize("change, message", [
-    ({"losses": {}}, r"task\.losses"),
-    ({"dtype": "float16"}, "'float16'"),
-    ({"min_snr": -1.0}, "-1.0"),
-    ({"text": dataclasses.replace(TEXT, hidden_size=8)}, "hidden_size 8"),
-])  # fmt: skip
-def test_impossible_tasks_are_refused(change, message):
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(TASK, **change)
+def test_text_states_of_another_width_are_refused():
+    with pytest.raises(ValueError, match="hidden_size 8"):
+        dataclasses.replace(TASK, text=dataclasses.replace(TEXT, hidden_size=8))

@@ -123,7 +123,6 @@ SMALL, LARGE = np.zeros((3, 3), bool), np.zeros((4, 4), bool)
         (lambda: metrics.edge_f1(SMALL, SMALL, -1), "tolerance=-1"),
         (lambda: metrics.edges(disc(), blur=-1.0), "blur=-1.0"),
         (lambda: metrics.edges(disc(), low=300), "low=300"),
-        (lambda: metrics.EdgeF1("mask"), "'mask'"),
     ],
 )
 def test_invalid_values_are_refused(call, value):

@@ -194,9 +194,9 @@ def test_the_source_runs_with_the_sampler_of_the_request(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "call", "value"),
     [
-        ({"features": 1.5}, {}, "features=1.5"),
-        ({"inversion": 0}, {}, "inversion=0"),
-        ({"strength": float("nan")}, {}, "strength=nan"),
+        ({"features": 1.5}, {}, "features is 1.5"),
+        ({"inversion": 0}, {}, "inversion is 0"),
+        ({"strength": float("nan")}, {}, "strength is nan"),
         ({"levels": (1.0,)}, {}, "1 .*3"),
         ({}, {"sampler": "euler"}, "euler"),
         ({}, {"sampler": dataclasses.replace(samplers.ddim, options=(("eta", 1.0),))}, "eta"),

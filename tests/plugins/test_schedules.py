@@ -124,8 +124,6 @@ ONES = jnp.ones(2)
     (lambda: min_snr_weight(ONES, "epsilon", 0.0), "gamma=0.0"),
     (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
     (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
-    (lambda: FlowSchedule(shift=0.0), "shift"),
-    (lambda: Schedule(sigma_min=-1.0), "sigma_min"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
     refused(ValueError, call, match=message)

@@ -176,14 +176,14 @@ def test_old_files_omit_keys():
 
 
 @pytest.mark.parametrize("name, change, message", [
-    ("unet", {"addition_embed_type": "text_image"}, "addition_embed_type is 'text_image'.*'text_time'"),
+    ("unet", {"addition_embed_type": "text_image"}, "addition_embed_type is 'text_image'.*text_time"),
     ("unet", {"addition_embed_type": "text_time"}, "addition_time_embed_dim"),
     ("unet", {"transformer_layers_per_block": [1, 2]}, "transformer_layers_per_block"),
-    ("unet", {"mid_block_type": "UNetMidBlock2D"}, "mid_block_type.*'UNetMidBlock2DCrossAttn'"),
+    ("unet", {"mid_block_type": "UNetMidBlock2D"}, "mid_block_type.*UNetMidBlock2DCrossAttn"),
     ("unet", {"_class_name": "ControlNetModel"}, "ControlNetModel.*UNet2DConditionModel"),
     ("unet", {"down_block_types": ["AttnDownBlock2D"] * 4}, "down_block_types.*CrossAttnDownBlock2D"),
     ("unet", {"attention_head_dim": [8, 8]}, "attention_head_dim"),
-    ("unet", {"attention_head_dim": 7}, "heads divide"),
+    ("unet", {"attention_head_dim": 7}, "attention_head_dim is 7"),
     ("unet", {"norm_num_groups": 5}, "norm_num_groups"),
     ("unet", {"layers_per_block": [1, 2, 2, 2.5]}, "layers_per_block"),
     ("unet", {"in_channels": 0}, "in_channels is 0"),

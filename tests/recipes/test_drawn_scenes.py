@@ -121,14 +121,3 @@ def test_film_is_mixed_in_and_no_triplet_crosses_a_cut(folder, film):
     assert not batch["valid0"].any() and (batch["time"] == 0.5).all()
     steps = np.abs(np.diff(levels, axis=0))
     assert (steps < 0.1).all() and (steps > 0.01).any()
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"crop": 50}, {"motion": (9, 3)}, {"still": 2.0}, {"run": 5}, {"gaps": (0, 2)}, {"batch_size": 0}],
-    ids=str,
-)
-def test_impossible_scenes_are_refused(fields):
-    (name,) = fields
-    with pytest.raises(ValueError, match=name):
-        DrawnScenes(**fields)

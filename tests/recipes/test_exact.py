@@ -132,5 +132,5 @@ def test_an_evaluation_scores_distances_and_flicker(folder, tmp_path):
     "changes", [dict(scenes={"640x480": 0}), dict(scenes={"big": 1}), dict(distances=[]), dict(steady_distance=8)]
 )
 def test_settings_that_are_refused(changes):
-    with pytest.raises(ValueError, match=f"evaluation.{next(iter(changes))}"):
+    with pytest.raises(ValueError, match=next(iter(changes))):
         ExactEvaluation(**(dict(scenes={"640x480": 1}, distances=[8]) | changes))

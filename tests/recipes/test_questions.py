@@ -227,17 +227,9 @@ def test_edited_facts_change_the_answers_and_the_items(data):
 
 
 @pytest.mark.parametrize(("config", "changes", "value"), [
-    *(
-        (config, {name: number}, f"{name} {number}")
-        for config in (WorldConfig, CountriesConfig)
-        for name, number in (("batch_size", 0), ("size", 8))
-    ),
     (WorldConfig, dict(near=18), "near 18"),
-    (WorldConfig, dict(near=-1), "near -1"),
     (WorldConfig, dict(newcomers=60), "60 newcomers"),
     (WorldConfig, dict(batch_size=2000), "2000"),
-    (CountriesConfig, dict(shuffle=2), "shuffle 2"),
-    (CountriesConfig, dict(sources=("graph",)), "graph"),
     (CountriesConfig, dict(invented=0, batch_size=99000), "99000"),
     (CountriesConfig, dict(invented=0, held_out=200), "200 held out"),
 ])  # fmt: skip

@@ -235,9 +235,6 @@ def test_settings(files, place, tmp_path):
 @pytest.mark.parametrize(
     ("change", "value"),
     [
-        (dict(batch=0), "batch 0"),
-        (dict(limit=-1), "limit -1"),
-        (dict(sets={}), "evaluation.sets"),
         (dict(memory=None, k=3), "k is 3"),
         (dict(k=31), "k is 31"),
         (dict(sources=["nowhere"]), "nowhere"),

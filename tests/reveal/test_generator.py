@@ -93,9 +93,3 @@ def test_a_finished_hypothesis_waits_and_a_penalty_prefers_longer_texts():
     step, start = toy(np.where(np.arange(4) == 1, 0.0, -50.0)[None].repeat(4, 0))  # texts stop at their end
     for decoding in (Decoding(5), Decoding(5, 2)):
         np.testing.assert_array_equal(generate(step, start, decoding, bos=2, eos=1).tokens, [[1, 0, 0, 0, 0]])
-
-
-@pytest.mark.parametrize(("name", "value"), [("length", 0), ("width", 0), ("penalty", -1)])
-def test_refusals(name, value):
-    with pytest.raises(ValueError, match=name):
-        Decoding(**{name: value})

@@ -2,6 +2,7 @@
 
 import dataclasses
 from functools import partial
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from flax import nnx
 from refusal import refused
 from reveal_networks import REFERENCE, close, parameters, shallow, small
 
-from reveal.network.config import PRIORS
+from reveal.network.config import Prior
 from reveal.network.generator import Decoding
 from reveal.network.heads import scores
 from reveal.network.layers import Mode
@@ -36,7 +37,7 @@ def answers():
         fused = model.fuse(model.encode_query(TEXT, image, HAS_IMAGE), values, ranked, present, shares=True)
         return fused, model.logits(fused, TEXT)
 
-    return {prior: jax.jit(partial(answer, shallow(prior=prior))) for prior in PRIORS}
+    return {prior: jax.jit(partial(answer, shallow(prior=prior))) for prior in get_args(Prior)}
 
 
 def test_a_missing_image_has_no_effect(answers):
@@ -55,7 +56,7 @@ def test_rows_of_a_mixed_batch_equal_single_rows():
     close(jnp.linalg.norm(mixed.key, axis=-1), np.ones(3))
 
 
-@pytest.mark.parametrize("prior", PRIORS)
+@pytest.mark.parametrize("prior", get_args(Prior))
 def test_absent_items_have_no_effect(answers, prior):
     answer = answers[prior]
     present = jnp.array([[True, True, False], [True, False, False], [False, False, False]])
@@ -72,7 +73,7 @@ def test_absent_items_have_no_effect(answers, prior):
 def test_the_prior_shifts_attention(answers):
     """Equal scores: all modes agree. Others: the better item gets more attention where the prior is on."""
     even = jnp.zeros((3, 3))
-    equal = [answers[prior](IMAGE, VALUES, even)[1] for prior in PRIORS]
+    equal = [answers[prior](IMAGE, VALUES, even)[1] for prior in get_args(Prior)]
     for logits in equal[:2]:
         close(logits, equal[2], 1e-4)
     (fused, logits), (off, _) = answers["logits"](IMAGE), answers["off"](IMAGE)

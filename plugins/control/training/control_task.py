@@ -29,6 +29,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from common.checked import AtLeast0, Checked, Dtype, Named
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params, split
 from common.training.objectives import Scope, Term, total
@@ -43,8 +44,6 @@ from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import (
-    DTYPES,
-    TIMESTEPS,
     Denoised,
     DenoisingTask,
     cast,
@@ -97,28 +96,20 @@ def column_sheet(columns: Mapping[str, Float[np.ndarray, "_ h w 3"]], rows: int)
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlTask:
+class ControlTask(Checked):
     """The training objective of a control network: `losses` are added up, `metrics` only logged."""
 
     base: str  # the frozen base: a folder, a single file, or a shipped name
     kind: Literal["mediapipe", "controlnet", "t2i_adapter"] = "mediapipe"
     shape: Any = None  # the network's config; None: the default for the base
     timesteps: Literal["uniform", "cubic"] = "cubic"
-    losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})
+    losses: Named[Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)
-    min_snr: float = 0.0  # gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike
+    min_snr: AtLeast0 = 0.0  # gamma of min-SNR weights (2303.09556); 0 weights all timesteps alike
     start_from: str | None = None  # weights to train further; None: new ones, a ControlNet from the base's encoder
-    dtype: str = "float32"  # of the computation and the base, or bfloat16; what learns and losses stay float32
+    dtype: Dtype = "float32"  # of the computation and the base; what learns and losses stay float32
     remat: bool = False  # a gradient keeps only the inputs of each block: less memory, more time
     samples: ControlSheet = dataclasses.field(default_factory=ControlSheet)
-
-    def __post_init__(self):
-        choices = {"kind": tuple(KINDS), "timesteps": TIMESTEPS, "dtype": DTYPES}
-        for name, known in choices.items():
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"task.{name} is {value!r}: choose {', '.join(known)}")
-        if not self.losses:
-            raise ValueError("task.losses is empty: list plugins.diffusion.training.losses.Denoising at least")
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:

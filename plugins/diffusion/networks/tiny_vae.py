@@ -13,7 +13,6 @@ The interface is `AutoencoderKL`'s (`vae.py`); the encoder's distribution has no
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
@@ -21,7 +20,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from common.nn import json_config
+from common.checked import Above0, OneOrMore, Positive
+from common.nn.json_config import JsonConfig, Layers
 from plugins.diffusion.networks.layers import Conv, upsample_nearest
 from plugins.diffusion.networks.vae import LOGVAR, Autoencoder, Posterior
 
@@ -30,34 +30,27 @@ MAGNITUDE = 3.0  # latents are squeezed into (-3, 3) before they are decoded
 
 
 @dataclasses.dataclass(frozen=True)
-class TinyVAEConfig(json_config.JsonConfig):
+class TinyVAEConfig(JsonConfig):
     """Architecture in diffusers' options; the default is TAESD. Raises ValueError for values that do not fit."""
 
-    in_channels: int = 3  # of images, as out_channels
-    out_channels: int = 3
-    latent_channels: int = 4
-    encoder_block_out_channels: Sequence[int] = (64, 64, 64, 64)  # per level, finest first; all of one width
-    decoder_block_out_channels: Sequence[int] = (64, 64, 64, 64)  # per level, coarsest first
-    num_encoder_blocks: Sequence[int] = (1, 3, 3, 3)  # residual blocks of each level
-    num_decoder_blocks: Sequence[int] = (3, 3, 3, 1)
-    scaling_factor: int | float = 1.0  # scaled latents = (latents - shift) * scaling
+    in_channels: Positive = 3  # of images, as out_channels
+    out_channels: Positive = 3
+    latent_channels: Positive = 4
+    encoder_block_out_channels: OneOrMore[Positive] = (64, 64, 64, 64)  # per level, finest first; all of one width
+    decoder_block_out_channels: OneOrMore[Positive] = (64, 64, 64, 64)  # per level, coarsest first
+    num_encoder_blocks: OneOrMore[Layers] = (1, 3, 3, 3)  # residual blocks of each level
+    num_decoder_blocks: OneOrMore[Layers] = (3, 3, 3, 1)
+    scaling_factor: Above0 = 1.0  # scaled latents = (latents - shift) * scaling
     shift_factor: int | float | None = 0.0
 
     architecture = "AutoencoderTiny"
     fixed: ClassVar = {"act_fn": ("relu",), "upsample_fn": ("nearest",), "upsampling_scaling_factor": (2,)}
 
-    def __post_init__(self):
-        json_config.freeze_lists(self)
-        lists = ("encoder_block_out_channels", "decoder_block_out_channels")
-        lists += ("num_encoder_blocks", "num_decoder_blocks")
-        json_config.check_positive(self, ("in_channels", "out_channels", "latent_channels"), lists=lists)
-        widths = {*self.encoder_block_out_channels}, {*self.decoder_block_out_channels}
-        rules = [
-            (len({len(getattr(self, name)) for name in lists}) == 1, f"{', '.join(lists)} have an entry per level"),
-            (all(len(several) == 1 for several in widths), "all levels of a side have one width"),
-            (self.scaling_factor > 0, "scaling_factor is positive"),
-        ]
-        json_config.check(self, rules)
+    def rules(self):
+        lists = ("encoder_block_out_channels", "decoder_block_out_channels", "num_encoder_blocks", "num_decoder_blocks")
+        yield len({len(getattr(self, name)) for name in lists}) == 1, f"{', '.join(lists)} have an entry per level"
+        for name in lists[:2]:
+            yield len({*getattr(self, name)}) == 1, f"{name} are equal"
 
     @property
     def block_out_channels(self) -> tuple[int, ...]:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from common.nn import json_config
+from common.checked import OneOrMore, Positive, one_of
+from common.nn.json_config import JsonConfig, Layers
 
 DOWN_TYPES = ("CrossAttnDownBlock2D", "DownBlock2D")  # with a transformer after each residual block, and without
 UP_TYPES = ("CrossAttnUpBlock2D", "UpBlock2D")
+DownType = Annotated[str, one_of(DOWN_TYPES)]
+UpType = Annotated[str, one_of(UP_TYPES)]
 MID_TYPE = "UNetMidBlock2DCrossAttn"
 TEXT_TIME = "text_time"  # SDXL's addition to the time embedding
 NONE = ["class_embed_type", "cross_attention_norm", "encoder_hid_dim", "encoder_hid_dim_type"]
@@ -34,48 +38,37 @@ Shape = tuple[int, int, int]  # h, w, c
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EncoderConfig(json_config.JsonConfig):
+class EncoderConfig(JsonConfig):
     """What a UNet and a copy of its encoder (ControlNet) share. Raises ValueError for values that do not fit."""
 
-    in_channels: int = 4  # of the noisy latents, and of what is beside them (an image, a mask and a masked image)
-    block_out_channels: Sequence[int] = (320, 640, 1280, 1280)  # width of each level, finest first
-    down_block_types: Sequence[str] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])  # per level, in the order of computation
-    layers_per_block: int = 2  # residual blocks of a level in the down path; the up path has one more
-    cross_attention_dim: int = 768  # width of the text states
-    attention_head_dim: int | Sequence[int] = 8  # the NUMBER OF HEADS, of all levels or each; misnamed in all files
-    norm_num_groups: int = 32  # groups of every GroupNorm
+    in_channels: Positive = 4  # of the noisy latents, and of what is beside them (an image, a mask and a masked image)
+    block_out_channels: OneOrMore[Positive] = (320, 640, 1280, 1280)  # width of each level, finest first
+    down_block_types: Sequence[DownType] = (*3 * DOWN_TYPES[:1], DOWN_TYPES[1])  # per level, in order of computation
+    layers_per_block: Layers = 2  # residual blocks of a level in the down path; the up path has one more
+    cross_attention_dim: Positive = 768  # width of the text states
+    attention_head_dim: Positive | OneOrMore[Positive] = 8  # NUMBER OF HEADS, of all levels or each; misnamed in files
+    norm_num_groups: Positive = 32  # groups of every GroupNorm
     norm_eps: float = 1e-5  # epsilon of the residual blocks' norms; the transformers' is always 1e-6
     use_linear_projection: bool = False  # transformers begin and end with a linear map (2.x), or a 1x1 convolution
-    transformer_layers_per_block: int | Sequence[int] = 1  # depth of each transformer, of all levels or each
+    transformer_layers_per_block: Layers | OneOrMore[Layers] = 1  # depth of each transformer, of all levels or each
     flip_sin_to_cos: bool = True  # this and the next: see `unet.sinusoid`
     freq_shift: int | float = 0
-    addition_embed_type: str | None = None  # SDXL: "text_time", pooled text and sizes enter the time embedding
-    addition_time_embed_dim: int | None = None  # SDXL: width of the sinusoid of each size
-    projection_class_embeddings_input_dim: int | None = None  # SDXL: width of pooled text and all sizes' sinusoids
+    addition_embed_type: Literal["text_time", None] = None  # SDXL: pooled text and sizes enter with the time
+    addition_time_embed_dim: Positive | None = None  # SDXL: width of the sinusoid of each size
+    projection_class_embeddings_input_dim: Positive | None = None  # SDXL: width of pooled text and all sizes' sinusoids
 
-    def __post_init__(self):
-        json_config.freeze_lists(self)
-        numbers = ("in_channels", "layers_per_block", "cross_attention_dim", "norm_num_groups")
-        several = ("block_out_channels", "attention_head_dim", "transformer_layers_per_block")
-        optional = ("addition_time_embed_dim", "projection_class_embeddings_input_dim")
-        numbers += tuple(name for name in optional if getattr(self, name) is not None)
-        json_config.check_positive(self, numbers, lists=several)
-        json_config.check_supported("addition_embed_type", self.addition_embed_type, (None, TEXT_TIME))
-        widths, heads, added = self.block_out_channels, self.heads, self.addition_embed_type is not None
-        rules = [
-            (len(self.down_block_types) == len(widths), "down_block_types has an entry per level"),
-            (len(heads) == len(widths), "attention_head_dim has an entry per level"),
-            (len(self.depths) == len(widths), "transformer_layers_per_block has an entry per level"),
-            (
-                not added or None not in (self.addition_time_embed_dim, self.projection_class_embeddings_input_dim),
-                "addition_time_embed_dim and projection_class_embeddings_input_dim go with addition_embed_type",
-            ),
-            (set(self.down_block_types) <= set(DOWN_TYPES), f"down_block_types are {' or '.join(DOWN_TYPES)}"),
-            (all(c % self.norm_num_groups == 0 for c in widths), "norm_num_groups divides block_out_channels"),
-            (all(c % n == 0 for c, n in zip(widths, heads, strict=False)), "heads divide block_out_channels"),
-            (widths[0] % 2 == 0, "the first of block_out_channels is even"),
-        ]
-        json_config.check(self, rules)
+    def rules(self):
+        widths, heads = self.block_out_channels, self.heads
+        yield len(self.down_block_types) == len(widths), "down_block_types has an entry per level"
+        yield len(heads) == len(widths), "attention_head_dim has an entry per level"
+        yield len(self.depths) == len(widths), "transformer_layers_per_block has an entry per level"
+        added = (self.addition_time_embed_dim, self.projection_class_embeddings_input_dim)
+        rule = "addition_time_embed_dim and projection_class_embeddings_input_dim go with addition_embed_type"
+        yield self.addition_embed_type is None or None not in added, rule
+        yield all(c % self.norm_num_groups == 0 for c in widths), "norm_num_groups divides block_out_channels"
+        divide = all(c % n == 0 for c, n in zip(widths, heads, strict=False))
+        yield divide, "the attention_head_dim, numbers of heads, divide block_out_channels"
+        yield widths[0] % 2 == 0, "the first of block_out_channels is even"
 
     @property
     def levels(self) -> int:
@@ -123,24 +116,17 @@ class EncoderConfig(json_config.JsonConfig):
 class UNetConfig(EncoderConfig):
     """Architecture of a UNet in diffusers' options."""
 
-    sample_size: int = 64  # side of the training latents, in latent pixels; other sizes run too
-    out_channels: int = 4  # of the prediction
-    up_block_types: Sequence[str] = (UP_TYPES[1], *3 * UP_TYPES[:1])  # per level, in the order of computation
-    mid_block_type: str | None = MID_TYPE  # None: the up path follows the down path directly
-    time_cond_proj_dim: int | None = None  # LCM: width of the sinusoid of the guidance scale that the network reads
+    sample_size: Positive = 64  # side of the training latents, in latent pixels; other sizes run too
+    out_channels: Positive = 4  # of the prediction
+    up_block_types: Sequence[UpType] = (UP_TYPES[1], *3 * UP_TYPES[:1])  # per level, in order of computation
+    mid_block_type: Literal["UNetMidBlock2DCrossAttn", None] = MID_TYPE  # None: up directly after down
+    time_cond_proj_dim: Positive | None = None  # LCM: width of the sinusoid of the guidance scale
 
     architecture, fixed = "UNet2DConditionModel", FIXED
 
-    def __post_init__(self):
-        super().__post_init__()
-        optional = () if self.time_cond_proj_dim is None else ("time_cond_proj_dim",)
-        json_config.check_positive(self, ("sample_size", "out_channels", *optional))
-        json_config.check_supported("mid_block_type", self.mid_block_type, (MID_TYPE, None))
-        rules = [
-            (len(self.up_block_types) == self.levels, "up_block_types has an entry per level"),
-            (set(self.up_block_types) <= set(UP_TYPES), f"up_block_types are {' or '.join(UP_TYPES)}"),
-        ]
-        json_config.check(self, rules)
+    def rules(self):
+        yield from super().rules()
+        yield len(self.up_block_types) == self.levels, "up_block_types has an entry per level"
 
     @classmethod
     def sd15(cls) -> UNetConfig:

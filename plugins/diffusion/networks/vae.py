@@ -12,7 +12,7 @@ the published weights. Do not run it in float16, which ends at 65504: the decode
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -20,8 +20,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from common.checked import Above0, OneOrMore, Positive
 from common.nn import json_config
 from common.nn.attention import attend
+from common.nn.json_config import JsonConfig, Layers
 from common.nn.layers import Linear
 from plugins.diffusion.networks.layers import AFTER, Conv, Downsample, GroupNorm, ResnetBlock, Upsample, silu
 
@@ -40,28 +42,24 @@ LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
 
 @dataclasses.dataclass(frozen=True)
-class VAEConfig(json_config.JsonConfig):
+class VAEConfig(JsonConfig):
     """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together."""
 
-    in_channels: int = 3  # of images, as out_channels
-    out_channels: int = 3
-    latent_channels: int = 4
-    block_out_channels: Sequence[int] = (128, 256, 512, 512)  # per level, finest first; each but the first halves sides
-    layers_per_block: int = 2  # residual blocks of an encoder level; a decoder level has one more
-    norm_num_groups: int = 32  # groups of every GroupNorm
-    sample_size: int = 512  # side of the training images, in pixels
-    scaling_factor: int | float = 0.18215  # scaled latents = (latents - shift) * scaling
+    in_channels: Positive = 3  # of images, as out_channels
+    out_channels: Positive = 3
+    latent_channels: Positive = 4
+    block_out_channels: OneOrMore[Positive] = (128, 256, 512, 512)  # per level, finest first; each but one halves sides
+    layers_per_block: Layers = 2  # residual blocks of an encoder level; a decoder level has one more
+    norm_num_groups: Positive = 32  # groups of every GroupNorm
+    sample_size: Positive = 512  # side of the training images, in pixels
+    scaling_factor: Above0 = 0.18215  # scaled latents = (latents - shift) * scaling
     shift_factor: int | float | None = None
 
     architecture, fixed = "AutoencoderKL", FIXED
 
-    def __post_init__(self):
-        json_config.freeze_lists(self)
-        numbers = ("in_channels", "out_channels", "latent_channels", "layers_per_block", "norm_num_groups")
-        json_config.check_positive(self, (*numbers, "sample_size"), lists=("block_out_channels",))
-        fits = all(c % self.norm_num_groups == 0 for c in self.block_out_channels)
-        rules = [(self.scaling_factor > 0, "scaling_factor is positive")]
-        json_config.check(self, [*rules, (fits, "norm_num_groups divides block_out_channels")])
+    def rules(self):
+        fits = all(width % self.norm_num_groups == 0 for width in self.block_out_channels)
+        yield fits, "norm_num_groups divides block_out_channels"
 
     @classmethod
     def sd(cls) -> VAEConfig:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from common.checked import check_fields
 from plugins.diffusion.samplers import Sampler, by_name
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, check_choice
 
@@ -78,8 +79,6 @@ OPTIONS: dict[str, dict[str, tuple[str | None, dict[Any, Any] | None]]] = {
     },
 }
 RESPACED = {"karras": "use_karras_sigmas", "exponential": "use_exponential_sigmas"}
-# Of fields whose default is None.
-KINDS = {"trained_betas": list, "timestep_spacing": str, "sigma_min": float, "sigma_max": float}
 
 
 def from_json(mapping: Mapping[str, Any]) -> tuple[Sampler, Schedule | FlowSchedule]:
@@ -115,32 +114,18 @@ def read_schedule(mapping: Mapping[str, Any]) -> Schedule | FlowSchedule:
     if name == "FlowMatchEulerDiscreteScheduler":
         if spacings:
             raise ValueError(f"{name} spaces its noise levels by shift only; set {RESPACED[spacings[0]]} to false")
-        return FlowSchedule(**_typed_fields(mapping, {"num_train_timesteps": 1000, "shift": 1.0}))
-    fields = _typed_fields(mapping, DEFAULTS | CLASS_DEFAULTS.get(name, {}))
-    return Schedule(**fields, sigma_spacing=spacings[0] if spacings else "timesteps")
+        fields = _fields(mapping, {"num_train_timesteps": 1000, "shift": 1.0})
+        check_fields(FlowSchedule, fields)
+        return FlowSchedule(**fields)
+    fields = _fields(mapping, DEFAULTS | CLASS_DEFAULTS.get(name, {}))
+    fields["sigma_spacing"] = spacings[0] if spacings else "timesteps"
+    check_fields(Schedule, fields)
+    return Schedule(**fields)
 
 
-def _typed_fields(mapping: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def _fields(mapping: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The defaults, replaced by what `mapping` holds."""
-    fields = dict(defaults)
-    for key, default in defaults.items():
-        if mapping.get(key) is not None:
-            fields[key] = _typed(key, mapping[key], KINDS.get(key, type(default)))
-    if betas := fields.get("trained_betas"):
-        fields["trained_betas"] = [_typed("trained_betas", beta, float) for beta in betas]
-    return fields
-
-
-def _typed(key: str, value: Any, kind: type) -> Any:
-    """`value` as `kind`: JSON writes 1 for 1.0, and may have lists that are tuples."""
-    value = list(value) if isinstance(value, tuple) else value
-    fits = isinstance(value, (int, float) if kind is float else kind) and (kind is bool) == isinstance(value, bool)
-    if not fits:
-        raise ValueError(f"scheduler config: {key}={value!r} has to be of type {kind.__name__}")
-    try:
-        return kind(value)
-    except OverflowError as error:  # 10**400
-        raise ValueError(f"scheduler config: {key}={str(value)[:20]}... is too large") from error
+    return {key: default if mapping.get(key) is None else mapping[key] for key, default in defaults.items()}
 
 
 def to_json(sampler: Sampler, schedule: Schedule | FlowSchedule) -> dict[str, Any]:

@@ -25,71 +25,53 @@ Arrays are float64 numpy, computed once, before tracing. Both classes are hashab
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Float
 
-SIGMA_SPACINGS = ("timesteps", "karras", "exponential")
-CHOICES = {
-    "beta_schedule": ("linear", "scaled_linear", "squaredcos_cap_v2"),
-    "prediction_type": ("epsilon", "v_prediction", "sample"),
-    "timestep_spacing": (None, "leading", "linspace", "trailing"),
-    "sigma_spacing": SIGMA_SPACINGS,
-    "final_sigmas_type": ("zero", "sigma_min"),
-}
+from common.checked import Above0, Checked, NotNegative, PositiveShare, Rule, real, whole
+
+SigmaSpacing = Literal["timesteps", "karras", "exponential"]
+Beta = Annotated[float | int, real(above=0, below=1)]
+Betas = Annotated[Sequence[Beta], Rule(lambda betas: len(betas) > 1, "two or more")]
 Levels = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n+1"]]
 SMALLEST_ALPHA = 2.0**-24  # replaces an alphas_cumprod of 0, whose noise level would be infinite
 
 
 @dataclasses.dataclass(frozen=True)
-class Schedule:
-    """A noise schedule with alpha^2 + sigma^2 = 1; field names and values are diffusers', except `sigma_spacing`.
+class Schedule(Checked):
+    """A noise schedule with alpha^2 + sigma^2 = 1; field names and values are diffusers', except `sigma_spacing`."""
 
-    `CHOICES` has the values of the fields that name one."""
-
-    num_train_timesteps: int = 1000  # N; timesteps are 0 (nearly the image) to N - 1 (nearly noise)
-    beta_start: float = 0.00085  # first and last beta; unused by "squaredcos_cap_v2" (2102.09672)
-    beta_end: float = 0.012
-    beta_schedule: str = "scaled_linear"  # linear in the square root
-    trained_betas: Sequence[float] | None = None  # the betas themselves, instead of the three above
+    num_train_timesteps: Annotated[int, whole(2)] = 1000  # N; timesteps 0 (nearly the image) to N - 1 (nearly noise)
+    beta_start: Beta = 0.00085  # first and last beta; unused by "squaredcos_cap_v2" (2102.09672)
+    beta_end: Beta = 0.012
+    beta_schedule: Literal["linear", "scaled_linear", "squaredcos_cap_v2"] = "scaled_linear"  # of the square root
+    trained_betas: Betas | None = None  # the betas themselves, instead of the three above
     rescale_betas_zero_snr: bool = False  # shift the schedule so that timestep N - 1 is noise alone
-    prediction_type: str = "epsilon"
-    timestep_spacing: str | None = None  # None: the sampler's default
-    steps_offset: int = 1  # added to leading timesteps
+    prediction_type: Literal["epsilon", "v_prediction", "sample"] = "epsilon"
+    timestep_spacing: Literal["leading", "linspace", "trailing", None] = None  # None: the sampler's default
+    steps_offset: NotNegative = 1  # added to leading timesteps
     set_alpha_to_one: bool = False  # DDIM's last step ends at the image itself, not at timestep 0
     clip_sample: bool = False  # clip predictions of x_0 to [-range, range]
-    clip_sample_range: float = 1.0
+    clip_sample_range: Above0 = 1.0
     thresholding: bool = False  # dynamically, with the next two (Imagen, 2205.11487, 2.3)
-    dynamic_thresholding_ratio: float = 0.995
-    sample_max_value: float = 1.0
-    sigma_spacing: str = "timesteps"  # the noise levels of the timesteps
-    sigma_min: float | None = None  # ends of "karras" and "exponential"; None: the schedule's own
-    sigma_max: float | None = None
-    final_sigmas_type: str = "zero"  # where the last step ends
+    dynamic_thresholding_ratio: PositiveShare = 0.995
+    sample_max_value: Above0 = 1.0
+    sigma_spacing: SigmaSpacing = "timesteps"  # the noise levels of the timesteps
+    sigma_min: Above0 | None = None  # ends of "karras" and "exponential"; None: the schedule's own
+    sigma_max: Above0 | None = None
+    final_sigmas_type: Literal["zero", "sigma_min"] = "zero"  # where the last step ends
 
     def __post_init__(self):
+        super().__post_init__()
         if self.trained_betas is not None:
-            object.__setattr__(self, "trained_betas", tuple(float(beta) for beta in self.trained_betas))
             object.__setattr__(self, "num_train_timesteps", len(self.trained_betas))
-        for name, choices in CHOICES.items():
-            check_choice(name, getattr(self, name), choices)
-        betas = self.trained_betas or (self.beta_start, self.beta_end)
-        sigmas = [sigma for sigma in (self.sigma_min, self.sigma_max) if sigma is not None]
-        rules = [
-            (self.num_train_timesteps >= 2, "num_train_timesteps is at least 2"),
-            (all(0 < beta < 1 for beta in betas), "betas lie strictly between 0 and 1"),
-            (self.steps_offset >= 0, "steps_offset is not negative"),
-            (self.clip_sample_range > 0 and self.sample_max_value > 0, "clipping ranges are positive"),
-            (0 < self.dynamic_thresholding_ratio <= 1, "dynamic_thresholding_ratio lies in (0, 1]"),
-            (all(sigma > 0 for sigma in sigmas), "sigma_min and sigma_max are positive"),
-            (
-                not self.rescale_betas_zero_snr or self.prediction_type != "epsilon",
-                "rescale_betas_zero_snr needs v_prediction or sample (at zero SNR epsilon does not determine x_0)",
-            ),
-        ]
-        if broken := [rule for holds, rule in rules if not holds]:
-            raise ValueError(f"a noise schedule breaks: {'; '.join(broken)}")
+
+    def rules(self):
+        determined = not self.rescale_betas_zero_snr or self.prediction_type != "epsilon"
+        rule = "rescale_betas_zero_snr needs the prediction_type v_prediction or sample; at zero SNR epsilon has no x_0"
+        yield determined, rule
 
     @functools.cached_property
     def betas(self) -> Float[np.ndarray, " n"]:
@@ -125,19 +107,15 @@ class Schedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowSchedule:
+class FlowSchedule(Checked):
     """x_s = (1 - s) x_0 + s eps for s in [0, 1]; the model predicts the velocity eps - x_0 (2209.03003, 2403.03206)."""
 
-    num_train_timesteps: int = 1000  # N; the model's timestep at level s is s N
-    shift: float = 1.0  # moves the noise levels up; Stable Diffusion 3 uses 3
+    num_train_timesteps: Annotated[int, whole(2)] = 1000  # N; the model's timestep at level s is s N
+    shift: Above0 = 1.0  # moves the noise levels up; Stable Diffusion 3 uses 3
 
     prediction_type = "flow"
     clip_sample = False
     thresholding = False
-
-    def __post_init__(self):
-        if self.num_train_timesteps < 2 or not self.shift > 0:
-            raise ValueError(f"{self} breaks: num_train_timesteps is at least 2 and shift is positive")
 
     def levels(self, steps: int) -> Float[np.ndarray, " {steps}+1"]:
         """The noise levels of `steps` steps, falling, with 0 at the end."""
@@ -193,7 +171,7 @@ def levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None
 
     `solver` chooses the convention of DPM-Solver, `sigma_spacing` overrides the schedule's."""
     spacing, total = sigma_spacing or schedule.sigma_spacing, schedule.num_train_timesteps
-    check_choice("sigma_spacing", spacing, SIGMA_SPACINGS)
+    check_choice("sigma_spacing", spacing, get_args(SigmaSpacing))
     space = solver_timesteps if solver else spaced_timesteps
     t = space(total, steps, schedule.timestep_spacing or "linspace", schedule.steps_offset)
     s = np.interp(t, np.arange(total), schedule.sigmas)

@@ -31,6 +31,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from common.checked import AtLeast0, Checked, Dtype, Named
 from common.io.files import atomic_output
 from common.io.images import contact_sheet
 from common.nn.init import blank, init_params
@@ -46,8 +47,6 @@ from plugins.diffusion.samplers import by_name
 from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.losses import Denoising, add_noise, min_snr_weight, snr, training_target
 
-DTYPES = ("float32", "bfloat16")
-TIMESTEPS = ("uniform", "cubic")
 SAMPLER = by_name("dpm")  # the default of an exported base
 
 
@@ -61,7 +60,7 @@ class Denoised(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class SampleSheet:
+class SampleSheet(Checked):
     """Image summary of a base in training: images of fixed prompts and seeds, one row per seed, so that runs compare.
 
     No `prompts`: a blank image. `steps` and `guidance` are a pipeline's.
@@ -71,9 +70,6 @@ class SampleSheet:
     seeds: int = 2
     steps: int = 20
     guidance: float = 4.0
-
-    def __post_init__(self):
-        object.__setattr__(self, "prompts", tuple(self.prompts))
 
     def __call__(self, pipeline: Pipeline, params: Mapping[str, Any]) -> Float[np.ndarray, "h w 3"]:
         """The contact sheet; `params`, by network, replace the pipeline's own."""
@@ -87,7 +83,7 @@ class SampleSheet:
 
 
 @dataclasses.dataclass(frozen=True)
-class DenoisingTask:
+class DenoisingTask(Checked):
     """The training objective of a text-to-image base model."""
 
     unet: UNetConfig
@@ -95,24 +91,18 @@ class DenoisingTask:
     text: TextConfig | None = None  # a text encoder that is trained with the UNet; None: batches hold states
     tokenizer: str | None = None  # folder of the tokenizer of the batches' tokens; part of the exported base
     vae: str | None = None  # a folder or file of the autoencoder, which is frozen; None: the UNet works on pixels
-    losses: Mapping[str, Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})  # added up
+    losses: Named[Term] = dataclasses.field(default_factory=lambda: {"denoising": Denoising()})  # added up
     metrics: Mapping[str, Term] = dataclasses.field(default_factory=dict)  # only logged
     timesteps: Literal["uniform", "cubic"] = "uniform"  # how they are drawn (`spread_timesteps`)
-    min_snr: float = 5.0  # gamma of min-SNR weights; 0: equal weights
+    min_snr: AtLeast0 = 5.0  # gamma of min-SNR weights; 0: equal weights
     # A base, as a folder or single file, whose UNet (and text encoder, where `text` is given) are trained further.
     start_from: str | None = None
-    dtype: str = "float32"  # of the computation, or bfloat16; parameters and losses stay float32
+    dtype: Dtype = "float32"  # of the computation; parameters and losses stay float32
     remat: bool = False  # keep only the inputs of each block of the UNet for the gradient: less memory, more time
     samples: SampleSheet = dataclasses.field(default_factory=SampleSheet)  # needs `text` and `tokenizer`
 
     def __post_init__(self):
-        if not self.losses:
-            raise ValueError("task.losses is empty: list at least plugins.diffusion.training.losses.Denoising")
-        for name, known in {"timesteps": TIMESTEPS, "dtype": DTYPES}.items():
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(f"task.{name} is {value!r}: choose {' or '.join(known)}")
-        if self.min_snr < 0:
-            raise ValueError(f"task.min_snr is {self.min_snr}, which is negative; 0 disables it, the paper's is 5")
+        super().__post_init__()
         width = self.unet.cross_attention_dim
         if self.text is not None and self.text.hidden_size != width:
             found = f"task.text has hidden_size {self.text.hidden_size}, task.unet cross_attention_dim {width}"

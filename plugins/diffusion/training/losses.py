@@ -8,6 +8,7 @@ import dataclasses
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from common.checked import Checked, NotNegative
 from common.training.objectives import Scope, Weight, Weighted
 from plugins.diffusion.samplers.sampler import KINDS
 from plugins.diffusion.samplers.schedules import Schedule, check_choice
@@ -30,19 +31,18 @@ class Denoising(Weighted):
 
 
 @dataclasses.dataclass(frozen=True)
-class ErrorBetween:
+class ErrorBetween(Checked):
     """A metric: the unweighted squared error of the examples whose timestep lies in [first, last); 0 without any.
 
     A step's loss depends far more on its timesteps than on the model; within a narrow range, less so.
     """
 
-    first: int
+    first: NotNegative
     last: int
     weight: Weight = 1.0
 
-    def __post_init__(self):
-        if not 0 <= self.first < self.last:
-            raise ValueError(f"ErrorBetween: timesteps [{self.first}, {self.last}) hold none; give 0 <= first < last")
+    def rules(self):
+        yield self.first < self.last, "first is below last, or no timestep is between them"
 
     def __call__(self, scope: Scope) -> Float[Array, ""]:
         t = scope["output.t"]

@@ -1,0 +1,72 @@
+"""A field's type says which values it takes (`common.checked`)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Literal, get_type_hints
+
+import numpy as np
+import pytest
+from refusal import refused
+
+from common.checked import Checked, NotNegative, Positive, Refused, Share, real, whole
+
+
+@dataclass(frozen=True)
+class Reader(Checked):
+    crop: Annotated[int, whole(16)] = 64
+    shares: Sequence[Share] = ()
+    order: Literal["file", "random", None] = "file"
+    strength: Annotated[float | int, real(above=0, below=2)] = 1.0
+    threads: Positive | None = None
+    on: bool = True
+    repeat: Mapping[str, NotNegative] | None = None
+    pairs: Sequence[Sequence[Any]] = ()
+
+    def rules(self):
+        yield self.crop % 4 == 0, "crop is a multiple of 4"
+        yield len(self.shares) < 4, "shares are 3 at most"
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (dict(crop=8), "crop is 8: give a whole number at least 16"),
+        (dict(crop=16.0), "crop is 16.0: give a whole number"),
+        (dict(crop=True), "crop is True: give a whole number"),
+        (dict(crop=18, shares=[0] * 4), "crop is 18, shares is (0, 0, 0, 0): crop is a multiple of 4; shares are 3"),
+        (dict(shares=[0, 1.5]), "shares is (0, 1.5): give for each a number at least 0 and at most 1"),
+        (dict(shares="01"), "shares is '01': give a list"),
+        (dict(shares=0.5), "shares is 0.5: give a list"),
+        (dict(order="name"), "order is 'name': give file or random or null"),
+        (dict(strength=float("nan")), "strength is nan: give a number above 0 and below 2"),
+        (dict(strength=2), "strength is 2: give a number above 0 and below 2"),
+        (dict(threads=0), "threads is 0: give a whole number at least 1 or null"),
+        (dict(on="true"), "on is 'true': give true or false"),
+        (dict(repeat={"a": 1, "b": -1}), "repeat is {'a': 1, 'b': -1}: give for each a whole number at least 0"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_to_give(fields, message):
+    assert refused(Refused, Reader, **fields).startswith(message)
+
+
+def test_values_of_all_kinds_and_lists_become_tuples():
+    made = Reader(np.int64(20), [0, np.float32(0.5)], None, 1, 2, False, {"a": 0}, [["a", 1]])
+    assert made.pairs == (("a", 1),) and made.shares == (0, 0.5)
+    assert hash(Reader(pairs=[["a", 1]])) == hash(Reader(pairs=(("a", 1),)))
+
+
+def kinds(base):
+    for kind in base.__subclasses__():
+        yield kind
+        yield from kinds(kind)
+
+
+@pytest.mark.parametrize("module", ["film.data.datasets", "plugins.data", "reveal.training.joint"])
+def test_a_subclass_that_declares_a_field_again_keeps_its_rule(module):
+    __import__(module)
+    for kind in filter(is_dataclass, kinds(Checked)):
+        hints = get_type_hints(kind, include_extras=True)
+        for base in filter(is_dataclass, kind.__mro__[1:]):
+            found = get_type_hints(base, include_extras=True)
+            rules = {field.name for field in fields(base) if hasattr(found[field.name], "__metadata__")}
+            assert {name for name in rules if not hasattr(hints[name], "__metadata__")} == set(), kind
