@@ -222,7 +222,7 @@ def test_the_page_of_the_shipped_base_by_its_name_has_its_plugins():
     pytest.importorskip("gradio")
     from plugins.cli.web import networks_of
 
-    assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "mask"]
+    assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "mask", "scribble"]
     assert not networks_of(Web(base="mine"), Path("mine"))
 
 

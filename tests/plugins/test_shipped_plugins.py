@@ -15,7 +15,7 @@ from plugins.metrics.fidelity import EdgeF1, MaskIou
 
 APPLE = Path(__file__).parents[2] / "examples" / "apple.png"
 PROMPTS = ["red apple, 3d emoji", "orange, 3d emoji", "blue fish, 3d emoji", "green tree, noto emoji"]
-KINDS = {"canny": EdgeF1(), "mask": MaskIou()}
+KINDS = {"canny": EdgeF1(), "mask": MaskIou(), "scribble": EdgeF1()}
 STEPS = 10
 
 
