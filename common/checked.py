@@ -13,7 +13,8 @@
     Reader(crop=18)   crop is 18: crop is a multiple of 4
 
 Numbers and true or false are checked to be that; other types are not checked here. Lists become tuples, which can be
-hashed. `common.training.config` adds the place in the config: "train_data.crop is 8: ...". Needs no JAX.
+hashed, but in fields of the type `list`. `common.training.config` adds the place in the config: "train_data.crop is 8:
+...". Needs no JAX.
 """
 
 import dataclasses
@@ -40,8 +41,9 @@ class Checked:
 
     def __post_init__(self) -> None:
         hints = hints_of(type(self))
-        for name in hints:
-            object.__setattr__(self, name, _frozen(getattr(self, name)))
+        for name, hint in hints.items():
+            if list not in (hint, get_origin(hint)):
+                object.__setattr__(self, name, _frozen(getattr(self, name)))
         check_fields(type(self), {name: getattr(self, name) for name in hints})
         if broken := "; ".join(rule for holds, rule in self.rules() if not holds):
             named = [f"{name} is {getattr(self, name)!r}" for name in hints if re.search(rf"\b{name}\b", broken)]

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -128,7 +129,7 @@ class Follow(Fit):
 class Distance(Evaluation):
     """Scores by a given list: the best checkpoint must follow the scores, not the order."""
 
-    values: Sequence[float]
+    values: Sequence[Any]  # NaN too
     seen: list = dataclasses.field(default_factory=list)
     files = evaluate = None  # type: ignore[assignment]  # not called in training
 

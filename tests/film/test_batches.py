@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from omegaconf import OmegaConf
 from refusal import refused
-from streams import check_stream
+from streams import check_stream, equal
 from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
 
 from common.training.batches import PATIENCE

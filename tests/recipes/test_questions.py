@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
 from refusal import refused
-from streams import check_stream, joined, take
+from streams import assert_equal, check_stream, joined, take
 
 from common.training.task import Context
 from recipes.countries import facts as countries
