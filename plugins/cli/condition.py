@@ -69,7 +69,7 @@ def condition(command: Condition) -> None:
 def given_options(command: Condition) -> dict[str, Any]:
     """The options of this kind that are given. Raises ValueError for one of another kind."""
     names = dict.fromkeys(name for names in OPTIONS.values() for name in names)
-    given = {name: value for name in names if (value := getattr(command, name)) not in (None, False)}
+    given = {name: value for name in names if (value := getattr(command, name)) is not None and value is not False}
     for name in given:
         if name not in OPTIONS[command.kind]:
             kinds = " and ".join(kind for kind, names in OPTIONS.items() if name in names)

@@ -36,7 +36,7 @@ SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",
     "mask": "nothing stands out from the background, so the condition is empty; lower threshold, or give a mask",
-    "scribble": "no contour was found, so the condition is empty; lower blur",
+    "scribble": "no contour or stroke was found, so the condition is empty; lower blur, or draw on a plain ground",
 }
 
 

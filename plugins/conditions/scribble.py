@@ -42,7 +42,7 @@ def scribble(
     for name, share in {"width": width, "blur": blur, "wobble": wobble, "threshold": threshold}.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} {share:g} is a share: give 0 or more, and less than 1")
-    side = min(image.shape[:2])
+    image, side = image.astype(np.float32), min(image.shape[:2])
     if drawing:
         lines = foreground(image)
     else:

@@ -216,6 +216,8 @@ MISTAKES = {  # words -> a value in the error
     "canny empty -o out": "empty",
     "canny in/a.jpg -o a.png --low 300": "300 and 200",
     "mask in/a.jpg -o a.png --threshold 2": "threshold 2",
+    "mask in/a.jpg -o a.png --threshold 0": "threshold 0",
+    "canny in/a.jpg -o a.png --threshold 0": "--threshold",
     "canny in/a.jpg -o a.png --mask in/b.png": "--mask",
     "canny in -o out --faces 2": "--faces",
     "depth in -o out --landmarks x": "face and holistic",

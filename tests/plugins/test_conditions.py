@@ -196,6 +196,7 @@ def test_a_scribble_is_the_large_contours_in_thick_lines():
     thick = conditions.make("scribble", image, width=0.08)[..., 0]
     assert thick.sum() > 2 * lines.sum() and thick[lines > 0].all()
     assert not conditions.make("scribble", np.full((8, 8, 3), 0.5, np.float32)).any()
+    np.testing.assert_array_equal(conditions.make("scribble", image.astype(np.float64))[..., 0], lines)
 
 
 def test_a_scribble_wobbles_by_its_seed():
