@@ -22,7 +22,7 @@ import functools
 import re
 import sys
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -36,14 +36,14 @@ class Checked:
     """Base of a frozen dataclass. Raises `Refused`."""
 
     def rules(self) -> Iterable[tuple[bool, str]]:
-        """Relations of fields: whether one holds, and its sentence. Fields it names are shown with their values."""
+        """Relations of fields: whether one holds, and its sentence. Fields it names are shown with their values. All
+        rules are evaluated, also after one that is broken."""
         return ()
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, *_: Any) -> None:  # a subclass may have an `InitVar`
         hints = hints_of(type(self))
         for name, hint in hints.items():
-            if list not in (hint, get_origin(hint)):
-                object.__setattr__(self, name, _frozen(getattr(self, name)))
+            object.__setattr__(self, name, _frozen(getattr(self, name), _kinds(hint)))
         check_fields(type(self), {name: getattr(self, name) for name in hints})
         if broken := "; ".join(rule for holds, rule in self.rules() if not holds):
             named = [f"{name} is {getattr(self, name)!r}" for name in hints if re.search(rf"\b{name}\b", broken)]
@@ -120,7 +120,7 @@ def wanted(value: Any, hint: Any) -> str | None:
     if origin is Mapping:
         return wanted([*value.values()], Sequence[arguments[1]]) if isinstance(value, Mapping) else None
     if origin is Sequence:
-        if isinstance(value, str) or not isinstance(value, Iterable):
+        if isinstance(value, str) or not isinstance(value, Sequence):
             return "a list"
         return next((f"for each {text}" for one in value if (text := wanted(one, arguments[0]))), None)
     rule = PLAIN.get(hint)
@@ -141,10 +141,21 @@ def hints_of(kind: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
-def _frozen(value: Any) -> Any:
-    if type(value) in (list, tuple):
-        return tuple(map(_frozen, value))
-    return value.item() if isinstance(value, Real) and hasattr(value, "item") else value  # type: ignore  (numpy's numbers)
+def _kinds(hint: Any) -> set[Any]:
+    """The plain types in a hint, through `Annotated` and unions."""
+    if get_origin(hint) is Annotated:
+        return _kinds(hint.__origin__)
+    if get_origin(hint) in (Union, UnionType):
+        return set().union(*map(_kinds, get_args(hint)))
+    return {get_origin(hint) or hint}
+
+
+def _frozen(value: Any, kinds: Collection[Any] = ()) -> Any:
+    """Lists, and for a field of a `Sequence` arrays and iterators too, as tuples; numpy's numbers as Python's."""
+    if hasattr(value, "tolist") and (isinstance(value, Real) or Sequence in kinds):
+        return _frozen(value.tolist(), kinds)  # type: ignore
+    many = type(value) in (list, tuple) or (Sequence in kinds and isinstance(value, Iterator))
+    return tuple(map(_frozen, value)) if many and list not in kinds else value  # type: ignore
 
 
 def is_expression(value: Any) -> bool:

@@ -88,7 +88,8 @@ REFUSED = [
     (ErrorBetween, dict(first=0, last=5), "first=-1 first=5&last=5"),
     (ControlTask, dict(base="x"), "losses={} dtype=float16 kind=lora"),
     (DenoisingTask, dict(unet=UNetConfig()), "losses={} dtype=float16 min_snr=-1.0"),
-    (CaptionedConfig, {}, 'length=2 drop=1.5 tag=1.5 plain=-0.1 repeat={"all":-1} vary={"low":[3]} threads=0'),
+    (CaptionedConfig, {}, 'length=2 drop=1.5 tag=1.5 plain=-0.1 repeat={"all":-1} threads=0'),
+    (CaptionedConfig, {}, 'vary={"low":[3]} vary={"low":50}'),
     (OwnPicturesConfig, dict(path="x"), "crop=left size=0 unseen=1 latents=x&crop=random"),
     (
         ControlEvaluation,

@@ -16,7 +16,7 @@ and after `set_state` the very next batch follows.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, NamedTuple
 
@@ -24,7 +24,7 @@ import grain
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from common.checked import Positive, Rule, Share, whole
+from common.checked import Number, Positive, Rule, Share, whole
 from common.io.clip_tokenizer import Tokenizer
 from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
@@ -45,7 +45,7 @@ class Example(NamedTuple):
     frame: Frame | None = None
 
 
-Ends = Annotated[Any, Rule(lambda ends: len(ends) == 2 and ends[0] <= ends[1], "the lowest and the highest value")]
+ENDS = Rule(lambda ends: len(ends) == 2 and ends[0] <= ends[1], "the lowest and the highest value")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,9 @@ class PictureBatches(Batched):
     split: str = "train"  # of the source
     condition: str | None = None  # a kind of `plugins.conditions.registry`; None: no condition images
     options: Mapping[str, Any] = field(default_factory=dict)  # of the condition
-    vary: Mapping[str, Ends] = field(default_factory=dict)  # {low: [50, 150]}: drawn uniformly for each image
+    vary: Mapping[str, Annotated[Sequence[Number], ENDS]] = field(
+        default_factory=dict
+    )  # {low: [50, 150]}: drawn uniformly for each image
     drop: Share = 0.1  # probability of an empty caption
     mirror: bool = False  # flip every second image, where the caption allows it
     latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images

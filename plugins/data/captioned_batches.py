@@ -33,7 +33,7 @@ class CaptionedConfig(PictureBatches):
     tokenizer: str | None = None  # folder of a CLIP vocabulary; None: the one in `folder`
     tag: Share = 0.3  # probability of a tag in the caption
     plain: Share = 0.1  # probability of no style in it
-    plain_styles: Sequence[str] = ()  # styles that may be left out; none: all
+    plain_styles: Sequence[str] = ()  # styles to leave out; none: all. This and `repeat` change the split train alone
     mirror: bool = field(default=True, kw_only=True)
     threads: Positive = field(default=1, kw_only=True)
     # {group or style: n}: an image comes n times an epoch, by both their product; 1 where not listed, 0 leaves it out
@@ -51,6 +51,8 @@ class CaptionedConfig(PictureBatches):
     @functools.cached_property
     def ids(self) -> list[int]:
         ids, entries = self.source.split(self.split), self.source.entries
+        if self.split != "train":
+            return ids
         kinds = {number: (entries[number].get("group", ""), entries[number]["style"]) for number in ids}
         if unknown := set(self.repeat).union(self.plain_styles).difference(*kinds.values()):
             raise ValueError(f"{min(unknown)!r} is no group or style of split {self.split!r} of {self.folder}")

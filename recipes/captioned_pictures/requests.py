@@ -3,9 +3,10 @@
     python -m recipes.captioned_pictures.requests runs/diffusion_small/weights out/requests
 
 The folder gets `sheet_1.png`, ...: the images of each request side by side, under its number, in random order; and
-`key.json`, the request of each number. Let someone name what each number shows who sees the sheets alone, then compare
-the names with the key: "cup" is right for "cup of coffee", "fruit" is wrong for "banana". The list was written before
-any of its images was drawn. Some requests are held-out labels.
+`key.json`, the request of each number. `named.png` has the first image of each with its request. Let someone name what
+each number shows who sees the sheets alone, then compare the names with the key: "cup" is right for "cup of coffee",
+"fruit" is wrong for "banana". The list was written before any of its images was drawn. Some requests are held-out
+labels.
 """
 
 import json
@@ -67,6 +68,9 @@ def main(
             labels = [f"{number // settings.seeds + 1}" for number in range(start, min(start + size, len(large)))]
             sheet = contact_sheet(large[start : start + size], columns=settings.seeds * 2, labels=labels)
             write_image(part / f"sheet_{start // size + 1}.png", sheet)
+        firsts = dict(zip(wanted, images[:: settings.seeds], strict=True))
+        cells = [firsts[request] for request in REQUESTS]
+        write_image(part / "named.png", contact_sheet(cells, columns=8, labels=REQUESTS, gap=8, font_size=8))
         key = {number + 1: request for number, request in enumerate(wanted)}
         (part / "key.json").write_text(json.dumps({"base": base, "requests": key}, indent=1) + "\n")
 

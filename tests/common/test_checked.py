@@ -1,7 +1,7 @@
 """A field's type says which values it takes (`common.checked`)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import InitVar, dataclass, fields, is_dataclass
 from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
@@ -37,6 +37,7 @@ class Reader(Checked):
         (dict(shares=[0, 1.5]), "shares is (0, 1.5): give for each a number at least 0 and at most 1"),
         (dict(shares="01"), "shares is '01': give a list"),
         (dict(shares=0.5), "shares is 0.5: give a list"),
+        (dict(shares={0.5}), "shares is {0.5}: give a list"),
         (dict(order="name"), "order is 'name': give file or random or null"),
         (dict(strength=float("nan")), "strength is nan: give a number above 0 and below 2"),
         (dict(strength=2), "strength is 2: give a number above 0 and below 2"),
@@ -53,6 +54,19 @@ def test_values_of_all_kinds_and_lists_become_tuples():
     made = Reader(np.int64(20), [0, np.float32(0.5)], None, 1, 2, False, {"a": 0}, [["a", 1]])
     assert made.pairs == (("a", 1),) and made.shares == (0, 0.5)
     assert hash(Reader(pairs=[["a", 1]])) == hash(Reader(pairs=(("a", 1),)))
+    for shares in (np.array([0, 0.5]), iter([0, 0.5])):
+        assert Reader(shares=shares).shares == (0, 0.5) and hash(Reader(shares=(0, 0.5)))
+
+
+def test_what_a_user_derives_keeps_its_lists_and_its_own_arguments():
+    @dataclass(frozen=True)
+    class Mine(Reader):
+        seen: Annotated[list[int] | None, "filled later"] = None
+        scale: InitVar[int] = 1
+
+    made = Mine(seen=[1])
+    assert made.seen == [1] and made.crop == 64
+    assert "crop is 8" in refused(Refused, Mine, 8, scale=3)
 
 
 def kinds(base):

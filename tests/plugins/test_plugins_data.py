@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from prepared import write_prepared
 from refusal import refused
-from streams import check_stream, take
+from streams import check_stream, equal, joined, take
 
 from plugins.data.captioned import CaptionedPictures
 from plugins.data.captioned_batches import CaptionedConfig
@@ -76,6 +76,8 @@ def test_an_epoch_has_every_image_once_in_another_order(folder):
 def test_the_promises_of_a_stream(folder, make, options):
     """Over the end of an epoch."""
     check_stream(lambda **changes: make(folder, **dict(batch_size=6), **options, **changes), 8)
+    large, small = (joined(take(make(folder, batch_size=size, **options).batches(5), 18 // size)) for size in (6, 3))
+    assert equal(large, small)  # the size of a batch decides nothing else
 
 
 def test_captions_vary_as_often_as_asked(folder):
@@ -106,6 +108,8 @@ def test_groups_and_styles_come_as_often_as_asked(tmp_path):
     assert data.ids == [0] * 6 + [1] * 2 + [2] * 3 + [3]
     epoch = np.concatenate([batch["id"] for batch in take(data.batches(0), 12)])
     assert sorted(epoch) == data.ids and list(epoch) != data.ids
+    held_out = write_prepared(tmp_path / "held out", np.zeros((6, SIZE, SIZE, 3), np.uint8))
+    assert config(held_out, split="unseen", repeat={"animals": 2}, plain_styles=("oil",)).ids == [*range(6)]
 
 
 def test_only_images_that_may_be_are_flipped(folder):
