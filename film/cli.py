@@ -60,7 +60,7 @@ class Interpolate(Printing):
     inspection: InspectionOptions
     output: Annotated[str | None, tyro.conf.arg(aliases=["-o"]), option("CLIP", "a movie beside the input")] = None
     """A movie (.mp4 .mov .mkv .webm), an animation (.gif .webp .apng), or a folder for numbered PNGs."""
-    weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
+    weights: Annotated[str | None, option("WEIGHTS", "film-small-style")] = None
     """Name of shipped weights, a file (also of a published network), the folder of a run, or hf:OWNER/NAME."""
     quiet: Flag = False
     """Print no plan and no progress bar."""
@@ -95,7 +95,7 @@ class Interpolate(Printing):
 class Info(Printing):
     """Print the header of a weights file, or list the weights on this machine."""
 
-    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
+    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small-style")] = None
     """Name of shipped weights, a file, or the folder of a run."""
     list: Flag = False
     """List the shipped and downloaded weights on this machine, with size, licence and source."""
@@ -122,7 +122,7 @@ class Info(Printing):
 class Verify(Printing):
     """Read all of a weights file and compare it with its checksum."""
 
-    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small")] = None
+    weights: Annotated[tyro.conf.Positional[str | None], option("[WEIGHTS]", "film-small-style")] = None
     """Name of shipped weights, a file, or the folder of a run."""
 
     def run(self) -> None:
@@ -176,7 +176,7 @@ class Web:
     """Serve a page in the browser that makes clips (needs the `demo` extra)."""
 
     serving: terminal.Serving
-    weights: Annotated[str | None, option("WEIGHTS", "film-small")] = None
+    weights: Annotated[str | None, option("WEIGHTS", "film-small-style")] = None
     """Weights that the page starts with, as for `film`."""
 
     def run(self) -> None:

@@ -18,7 +18,7 @@ from common.weights.shipped import Shipped
 from film.config import FilmConfig
 
 FILE = "weights.safetensors"
-SHIPPED = Shipped(Path(__file__).parents[1] / "weights", FILE, "film-small", "weights", "a file, a run's folder")
+SHIPPED = Shipped(Path(__file__).parents[1] / "weights", FILE, "film-small-style", "weights", "a file, a run's folder")
 HEADER_KEY = "format_version"  # in the header of our files, see common/weights/model_file.py
 FOREIGN = (".safetensors", ".pt", ".pth")  # and the folders of TensorFlow
 

@@ -27,7 +27,11 @@ def shipped(tmp_path, monkeypatch):
     for name, seed in (("film-small", 1), ("film-other", 2)):
         (tmp_path / "shipped" / name).mkdir(parents=True)
         film.save_model(tmp_path / "shipped" / name / pretrained.FILE, toy(seed=seed))
-    monkeypatch.setattr(pretrained, "SHIPPED", dataclasses.replace(pretrained.SHIPPED, folder=tmp_path / "shipped"))
+    monkeypatch.setattr(
+        pretrained,
+        "SHIPPED",
+        dataclasses.replace(pretrained.SHIPPED, folder=tmp_path / "shipped", default="film-small"),
+    )
     return tmp_path / "shipped"
 
 
