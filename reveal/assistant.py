@@ -192,7 +192,8 @@ class Assistant:
             return evidence
         tokens = self.processor.question(question)
         text = text_mean(query, len(tokens) if tokens.any() else 0)[0]
-        signals = items[0].score, picture[0], log_gate.max(), output.likelihood, output.empty, text
+        seen = picture[0], query.no_picture[0]
+        signals = items[0].score, *seen, log_gate.max(), output.likelihood, output.empty, text
         probability = float(doubt.probability(Signals(*map(np.asarray, signals))))
         doubted = probability < doubt.threshold or not evidence.answer
         return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
@@ -225,9 +226,9 @@ class Assistant:
         if not self.processor.views or not isinstance(image, str | Path) or not self.memory or sources == ():
             return whole, 0
         views = self.processor.views_of(image)
-        vectors = self._view_vectors(self._params, whole, views)
+        vectors, no_picture = jax.device_get(self._view_vectors(self._params, whole, views))
         costs = view_costs(self.processor.views)
-        best = best_view(self.memory, np.asarray(vectors), np.asarray(whole.log_gate), costs, sources)
+        best = best_view(self.memory, vectors, no_picture, np.asarray(whole.log_gate), costs, sources)
         return (whole, 0) if best == 0 else (self.query(views[best], text), best)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:

@@ -36,6 +36,7 @@ from reveal.processing.doubt import Signals
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 BATCH = 64  # rows that are computed at a time
+BACKGROUND = 0.5  # in scores of views: weight of what shows nothing known
 EIGHT_TOKENS = Decoding(8)
 
 
@@ -50,12 +51,14 @@ class ReaderOutput(NamedTuple):
     likelihood: Float[np.ndarray, " b"]  # log-probability of the answer, its end included, per token
     empty: Float[np.ndarray, " b"]  # log-odds of no answer at all
     picture: Float[np.ndarray, " b"]  # the part of the best item's score that is the pictures' similarity
+    no_picture: Float[np.ndarray, " b"]  # what that part would be of an item without a picture
     text: Float[np.ndarray, "b d"]  # mean of the encoded question's tokens
 
     def signals(self) -> Signals:
         """What calibrated doubt is computed from."""
         score = self.retrieved.scores[:, 0] if self.retrieved.scores.shape[1] else np.zeros(len(self.tokens))
-        return Signals(score, self.picture, self.log_gate.max(axis=1), self.likelihood, self.empty, self.text)
+        gate = self.log_gate.max(axis=1)
+        return Signals(score, self.picture, self.no_picture, gate, self.likelihood, self.empty, self.text)
 
 
 class Reader:
@@ -97,7 +100,8 @@ class Reader:
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             sureness = _likelihoods(self._graph, self._params, fused, written)
             text = text_mean(query, tokens.shape[1])
-            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness, picture, text))
+            seen = picture, query.no_picture
+            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness, *seen, text))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
@@ -116,8 +120,8 @@ class Reader:
             queries = call(self._graph, "encode_query", self._params, **batch)
             for row, own in enumerate(views[start : start + self._batch]):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
-                vectors = call(self._graph, "view_vectors", self._params, query, own)
-                best = best_view(self.memory, np.asarray(vectors), np.asarray(query.log_gate), costs, sources)
+                vectors, no_picture = jax.device_get(call(self._graph, "view_vectors", self._params, query, own))
+                best = best_view(self.memory, vectors, no_picture, np.asarray(query.log_gate), costs, sources)
                 chosen.append(own[best])
             start += self._batch
         return np.stack(chosen)
@@ -215,13 +219,16 @@ def sureness(
 def best_view(
     memory: Memory,
     vectors: Float[np.ndarray, "v e"],
+    no_picture: Float[np.ndarray, " v"],
     log_gate: Float[np.ndarray, "1 s"],
     costs: Float[np.ndarray, " v"],
     sources: Sequence[str] | None,
 ) -> int:
-    """The view of a query's image whose best item has the highest score less the view's cost; the first of equals."""
-    gates = np.repeat(np.asarray(log_gate), len(vectors), axis=0)
-    return int((memory.search(np.asarray(vectors), 1, sources, gates).scores[:, 0] - costs).argmax())
+    """The view of a query's image whose best item has the highest score, less the view's cost and `BACKGROUND` of its
+    similarity to no picture; the first of equals."""
+    gates = np.repeat(log_gate, len(vectors), axis=0)
+    scores = memory.search(vectors, 1, sources, gates).scores[:, 0]
+    return int((scores - costs - BACKGROUND * no_picture).argmax())
 
 
 def reader_fingerprint(model: Reveal) -> str:

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from common import terminal
 from common.io.images import to_uint8
 from recipes.countries import wordings
-from recipes.countries.augmentation import blank_image, photograph
+from recipes.countries.augmentation import photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.drawn_evaluation import SIDE, DrawnEvaluation, Picture, as_file
 from recipes.countries.facts import RELATIONS
@@ -34,14 +34,13 @@ from reveal.metrics.calibration import calibration_error
 from reveal.network import weights
 from reveal.network.model import Reveal
 from reveal.processing.doubt import Doubt, Signals, fit, fit_probe
-from reveal.processing.processor import windows
 from reveal.reader import Reader, text_mean
 
-VIEWS = ((0.75, 3), (0.5, 5))
+VIEWS = ((0.75, 3), (0.5, 5), (0.38, 7))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
 ANSWERABLE, UNANSWERABLE, EMPTY, NAMELESS = 2000, 600, 600, 300  # questions
-STRANGE = 2000  # draws of questions without an answer, for the probe
+KNOWN, STRANGE = 6, 4000  # for the probe: draws of each wording, and of questions without an answer
 
 
 def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | None = None) -> tuple[Doubt, float]:
@@ -53,18 +52,17 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     data, rng = pairs.world, np.random.default_rng([seed, 3])
     evaluation = DrawnEvaluation(data)
     pictures, texts, subjects, relations = asked(pairs, rng)
-    blank = np.broadcast_to(blank_image(data.size), (1 + sum(n * n for _, n in VIEWS), data.size, data.size, 3))
     with tempfile.TemporaryDirectory() as scratch:
         reader = Reader(model, read_item=data.read_item)
         reader.build(Path(scratch) / "memory", data.memory_items(), data.sources)
-        views = np.stack([blank if one is None else windows(one, VIEWS, data.size) for one in pictures])
-        output = evaluation.ask(reader, texts, views, VIEWS)
+        output = evaluation.ask(reader, texts, pictures, VIEWS)
     right = np.zeros(len(texts), bool)
     answerable = output._replace(tokens=output.tokens[: len(subjects)])
     right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
     names = [data.atlas.countries[country].name for country in pairs.real_flags]
-    known = [text.format(pick(names, rng)) for relation in RELATIONS for text in wordings.every(relation)]
+    texts = [text for relation in RELATIONS for text in wordings.every(relation)] * KNOWN
+    known = sorted({text.format(pick(names, rng)) for text in texts})
     strange = sorted({wordings.unanswerable(rng) for _ in range(STRANGE)})
     probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
     doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)

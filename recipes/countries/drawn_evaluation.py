@@ -57,7 +57,7 @@ from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.doubt import Doubt
 from reveal.processing.processor import processor_of, view_costs, windows
-from reveal.reader import Reader, ReaderOutput
+from reveal.reader import BATCH, Reader, ReaderOutput
 
 SIDE = 240  # of a picture, in pixels
 NEVER_SEEN = "country-flag-icons"
@@ -143,14 +143,20 @@ class DrawnEvaluation(Evaluation):
         self,
         reader: Reader,
         texts: Sequence[str],
-        seen: Float[np.ndarray, "b v s s 3"],
+        pictures: Sequence[Picture | None],
         views: Views,
         k: int | None = None,
     ) -> ReaderOutput:
-        tokens = np.stack([self.data.question_tokens(text) for text in texts])
-        image = reader.best_views(tokens, seen, view_costs(views))
+        """Asks each text about the best view of its picture; None: a question by name."""
+        tokens, costs = np.stack([self.data.question_tokens(text) for text in texts]), view_costs(views)
+        blank = np.broadcast_to(blank_image(self.data.size), (len(costs), self.data.size, self.data.size, 3))
+        chosen = []
+        for start in range(0, len(texts), BATCH):  # all windows of all pictures are gigabytes
+            part = slice(start, start + BATCH)
+            seen = [blank if one is None else windows(one, views, self.data.size) for one in pictures[part]]
+            chosen.append(reader.best_views(tokens[part], np.stack(seen), costs))
         decoding = Decoding(self.data.answer_length, self.beams)
-        return reader.ask(tokens, image, self.k if k is None else k, decoding=decoding)
+        return reader.ask(tokens, np.concatenate(chosen), self.k if k is None else k, decoding=decoding)
 
     def about(
         self,
@@ -161,8 +167,7 @@ class DrawnEvaluation(Evaluation):
         k: int | None = None,
     ) -> Asked:
         subjects, relations, index, asked = self.questions(texts)
-        seen = np.stack([windows(picture, views, self.data.size) for picture in pictures])
-        output = self.ask(reader, asked, seen[index], views, k)
+        output = self.ask(reader, asked, [pictures[number] for number in index], views, k)
         return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def correct(
@@ -241,8 +246,7 @@ class DrawnEvaluation(Evaluation):
     def second_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Asked:
         """Questions about the name that was answered about each flag."""
         data, held_out = self.data, self.data.atlas.held_out.tolist()
-        seen = np.stack([windows(picture, views, data.size) for picture in pictures])
-        names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), seen, views)
+        names = self.ask(reader, [QUESTIONS["name"][0]] * len(pictures), pictures, views)
         names = [data.vocabulary.decode(tokens) for tokens in names.tokens]
         rows = [
             (country, relation, index, QUESTIONS[relation][0].format(names[index]))
@@ -252,8 +256,7 @@ class DrawnEvaluation(Evaluation):
             if data.askable[country, number]
         ]
         subjects, relations, index, texts = map(list, zip(*rows, strict=True))
-        blank = np.broadcast_to(blank_image(data.size), (len(rows), 1, data.size, data.size, 3))
-        output = self.ask(reader, texts, blank, ())
+        output = self.ask(reader, texts, [None] * len(rows), ())
         return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def edits(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> dict[str, Scores]:
@@ -306,11 +309,9 @@ class DrawnEvaluation(Evaluation):
         photographs = self.test_photographs(COUNT)
         relations = [relation for relation in RELATIONS if relation in BY_FLAG]
         texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(COUNT)]
-        seen = np.stack([windows(picture, views, self.data.size) for picture in photographs])
-        unrelated = self.ask(reader, texts, seen, views)
+        unrelated = self.ask(reader, texts, photographs, views)
         texts = wordings.unanswerable_for_tests()
-        seen = np.stack([windows(bundled[n % len(bundled)], views, self.data.size) for n in range(len(texts))])
-        unanswerable = self.ask(reader, texts, seen, views)
+        unanswerable = self.ask(reader, texts, [bundled[n % len(bundled)] for n in range(len(texts))], views)
         probability = {name: self.probability(doubt, asked.output) for name, asked in answered.items()}
         right = {name: asked.right for name, asked in answered.items()}
         for name, found in (("photographs", unrelated), ("unanswerable", unanswerable)):

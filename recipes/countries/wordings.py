@@ -12,6 +12,7 @@ neither things nor frames.
 import numpy as np
 
 from recipes.countries import phrases
+from recipes.countries.invented import pick
 
 QUESTIONS: dict[str, tuple[str, ...]] = {
     "name": (
@@ -103,7 +104,18 @@ TEST_EDITS: dict[str, tuple[str, ...]] = {
     "area": ("flag, {value}", "this land is {value} large", "the area is now {value}"),
     "borders": ("Name a neighbour of this country. {value}", "The neighbour is now {value}", "borders on {value}"),
 }
-FRAMES = ("What is the {}?", "Which {} does it have?", "Tell me the {} of this country.", "{}?", "What {} is this?")
+FRAMES = (
+    "What is the {}?",
+    "Which {} does it have?",
+    "Tell me the {} of this country.",
+    "{}?",
+    "What {} is this?",
+    "Where is its {}?",
+    "Which is the {} of this country?",
+    "Is there a {}?",
+    "How old is its {}?",
+    "Tell me its {}.",
+)
 TEST_FRAMES = ("What is its {}?", "Name the {} of this country.", "Do you know the {}?", "Who knows its {}?")
 # fmt: off
 ASKED = [
@@ -112,8 +124,14 @@ ASKED = [
     "player", "singer", "writer", "painter", "film", "book", "school", "university", "museum", "bank", "company",
     "car", "train", "ship", "colour", "size", "temperature", "rain", "snow", "holiday", "history", "war", "founder",
     "age", "birthday", "telephone", "number", "price", "tax", "salary", "wall", "door", "table", "chair", "shoe",
-    "hat", "coat", "dog", "cat", "horse", "star", "planet", "moon",
-]
+    "hat", "coat", "dog", "cat", "horse", "star", "planet", "moon", "newspaper", "prison", "hospital", "theatre",
+    "bakery", "street", "hotel", "tower", "castle", "church", "temple", "desert", "beach", "waterfall", "forest",
+    "glacier", "insect", "fish", "fruit", "vegetable", "soup", "cheese", "wine", "tea", "song", "dance", "instrument",
+    "poet", "actor", "general", "judge", "mayor", "parliament", "party", "law", "court", "police", "soldier", "medal",
+    "stamp", "electricity", "gas", "steel", "cotton", "gold", "road", "tunnel", "tram", "bicycle", "rocket", "ticket",
+    "calendar", "clock", "proverb", "symbol", "pattern", "shape", "farm", "factory", "radio", "garden",
+]  # and half of them with a word before it:
+ASKED_KINDS = ["first", "last", "old", "new", "famous", "royal", "state", "main", "common", "public", "city", "sea"]
 # fmt: on
 # fmt: off
 TEST_ASKED = [
@@ -134,6 +152,12 @@ OTHER = (
     "How do I cook rice?",
     "Who won the match?",
     "When was it founded?",
+    "What is your name?",
+    "How far is it to the station?",
+    "Where did I put my keys?",
+    "Open the window, please.",
+    "I am hungry",
+    "Good night",
     "Hello!",
     "Can you help me?",
 )
@@ -165,12 +189,13 @@ def nonsense(rng: np.random.Generator) -> str:
 
 def unanswerable(rng: np.random.Generator) -> str:
     """A question for training that no item answers."""
-    kind = rng.random()
-    if kind < 0.2:
+    draw = rng.random()
+    if draw < 0.2:
         return nonsense(rng)
-    if kind < 0.35:
-        return OTHER[rng.integers(len(OTHER))]
-    return FRAMES[rng.integers(len(FRAMES))].format(ASKED[rng.integers(len(ASKED))])
+    if draw < 0.35:
+        return pick(OTHER, rng)
+    kind = f"{pick(ASKED_KINDS, rng)} " if rng.random() < 0.5 else ""
+    return pick(FRAMES, rng).format(kind + pick(ASKED, rng))
 
 
 def unanswerable_for_tests() -> list[str]:

@@ -56,6 +56,7 @@ class Query(NamedTuple):
     mask: Bool[Array, "b n"]
     vector: Float[Array, "b e"]  # the query embedding, of unit length
     log_gate: Float[Array, "b s"]  # log-probability of each source
+    no_picture: Float[Array, " b"]  # the tower's part of a score, with its `none` as the item's picture; 0 without one
 
 
 class Item(NamedTuple):
@@ -120,8 +121,9 @@ class Reveal(nnx.Module):
     ) -> Query:
         """Questions; arguments as in `encode`."""
         states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
-        vector = self.query_head(states, mask, self.projection, mode=mode.fold(1))
-        return Query(states, mask, self._with_picture(vector, image, has_image), self.gate(vector))
+        head = self.query_head(states, mask, self.projection, mode=mode.fold(1))
+        vector = self._with_picture(head, image, has_image)
+        return Query(states, mask, vector, self.gate(head), self._no_picture(vector))
 
     def encode_item(
         self,
@@ -141,16 +143,25 @@ class Reveal(nnx.Module):
         assert self.tower is not None, "the config has no tower"
         return unit(self.tower(2 * jnp.asarray(image) - 1))
 
-    def view_vectors(self, query: Query, views: Float[Array | np.ndarray, "v s s 3"]) -> Float[Array, "v e"]:
-        """The vector of one query, for each of several views of its image: only the tower's part differs."""
+    def view_vectors(
+        self, query: Query, views: Float[Array | np.ndarray, "v s s 3"]
+    ) -> tuple[Float[Array, "v e"], Float[Array, " v"]]:
+        """`vector` and `no_picture` of one query, for each of several views of its image: only the tower's part of the
+        vector differs."""
         assert self.config.tower is not None, "the config has no tower"
         heads = jnp.broadcast_to(query.vector[:, : self.config.key_dim], (len(views), self.config.key_dim))
-        return jnp.concatenate([heads, self.config.tower.weight**0.5 * self.embed_pictures(views)], axis=1)
+        vectors = jnp.concatenate([heads, self.config.tower.weight**0.5 * self.embed_pictures(views)], axis=1)
+        return vectors, self._no_picture(vectors)
 
     def no_picture(self) -> Float[Array, " e"]:
         """The tower's unit vector for what has no image."""
         assert self.tower is not None, "the config has no tower"
         return unit(self.tower.none[...])
+
+    def _no_picture(self, vectors: Float[Array, "b e"]) -> Float[Array, " b"]:
+        if self.config.tower is None:
+            return jnp.zeros(len(vectors))
+        return self.config.tower.weight**0.5 * vectors[:, self.config.key_dim :] @ self.no_picture()
 
     def _with_picture(
         self,

@@ -1,32 +1,38 @@
 """How far an answer is to be trusted: the calibrated probability that it is right.
 
-A logistic regression of a few numbers that every answer comes with (`FEATURES`), fitted once on questions that no
-training has asked (`fit`) and kept in the header of the weights:
+A logistic regression of a few numbers that every answer comes with (`FEATURES`), of their squares and products, fitted
+once on questions that no training has asked (`fit`) and kept in the header of the weights:
 
     score       of the best item: cosine of its key with the query, plus the log-probability of its source
     picture     the part of that score which is the similarity of the two pictures; 0 without a tower
+    no_picture  what that part would be of an item without a picture: high where the question's shows nothing known
     gate        the largest log-probability of a source
     likelihood  log-probability of the answer per token
     empty       log-odds that the generator says nothing, as it has learnt to do where no item answers
     question    log-probability that this is a kind of question that items answer, which another logistic regression
                 reads off the mean of the encoded question's tokens (`fit_probe`)
 
-A log-probability is near 0 for all questions of a known kind, and falls without bound: a strange question is doubted
-however well the picture is known, and a usual one gains nothing. Below `threshold` the answer is doubted: the memory
-does not seem to have it. An empty answer is always doubted.
+A log-probability is near 0 for all questions of a known kind, and falls with strangeness: a strange question is doubted
+however well the picture is known, and a usual one gains nothing. Numbers without bound count up to `RANGE`, so that no
+square is far from those of the fit. Below `threshold` the answer is doubted: the memory does not seem to have it.
+An empty answer is always doubted.
 (Platt, "Probabilistic outputs for support vector machines", 1999.)
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
-FEATURES = ("score", "picture", "gate", "likelihood", "empty", "question")
+FEATURES = ("score", "picture", "no_picture", "gate", "likelihood", "empty", "question")
+PAIRS = tuple(itertools.combinations_with_replacement(FEATURES, 2))
+TERMS = (*FEATURES, *(f"{a} {b}" for a, b in PAIRS))
+RANGE = {"likelihood": (-3.0, 0.0), "empty": (-16.0, 8.0), "question": (-4.0, 0.0)}
 RIDGE, PROBE_RIDGE = 3e-4, 1e-2  # penalties of standardised weights: of few features, and of a state's many numbers
 STEPS = 50  # of Newton's method
 LARGEST = 30.0  # magnitude of log-odds
@@ -38,6 +44,7 @@ class Signals(NamedTuple):
 
     score: Float[np.ndarray, "*n"]
     picture: Float[np.ndarray, "*n"]
+    no_picture: Float[np.ndarray, "*n"]
     gate: Float[np.ndarray, "*n"]
     likelihood: Float[np.ndarray, "*n"]
     empty: Float[np.ndarray, "*n"]
@@ -58,52 +65,60 @@ class Logistic:
 
 @dataclasses.dataclass(frozen=True)
 class Doubt:
-    """sigmoid(weights . features + bias) is the probability of a right answer; below `threshold` it is doubted.
+    """sigmoid(weights . terms + bias) is the probability of a right answer; below `threshold` it is doubted.
 
     Raises ValueError for other numbers of weights, a threshold that is no probability, and a weight of `question`
     without its regression."""
 
-    weights: tuple[float, ...]
+    weights: tuple[float, ...]  # of `TERMS`
     bias: float
     threshold: float
     question: Logistic | None = None
 
     def __post_init__(self) -> None:
-        if len(self.weights) != len(FEATURES) or not 0 <= self.threshold <= 1:
-            raise ValueError(f"{self}: there are {len(FEATURES)} weights, and the threshold is 0 to 1")
-        if self.question is None and self.weights[-1]:
-            raise ValueError(f"{self}: the weight of {FEATURES[-1]} needs a regression of the question")
+        if len(self.weights) != len(TERMS) or not 0 <= self.threshold <= 1:
+            raise ValueError(f"{self}: there are {len(TERMS)} weights, and the threshold is 0 to 1")
+        asked = any(weight for term, weight in zip(TERMS, self.weights, strict=True) if FEATURES[-1] in term.split())
+        if self.question is None and asked:
+            raise ValueError(f"{self}: weights of {FEATURES[-1]} need a regression of the question")
 
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Doubt:
-        """The inverse of `as_json`; a feature without a weight does not count. Raises ValueError for other fields."""
-        rule = f"it has bias, threshold, and weights of {', '.join(FEATURES)}"
+        """The inverse of `as_json`; a term without a weight does not count. Raises ValueError for other fields."""
+        rule = f"it has bias, threshold, and weights of {', '.join(FEATURES)}, and of pairs of them"
         try:
             weights, question = mapping["weights"], mapping.get("question")
-            if set(mapping) - {"question"} != {"weights", "bias", "threshold"} or not set(weights) <= set(FEATURES):
+            if set(mapping) - {"question"} != {"weights", "bias", "threshold"} or not set(weights) <= set(TERMS):
                 raise ValueError(f"doubt is {mapping}: {rule}")
             if question is not None:
                 question = Logistic(tuple(map(float, question["weights"])), float(question["bias"]))
-            values = tuple(float(weights.get(name, 0)) for name in FEATURES)
+            values = tuple(float(weights.get(name, 0)) for name in TERMS)
             return cls(values, float(mapping["bias"]), float(mapping["threshold"]), question)
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"doubt is {mapping}: {rule}") from error
 
     def as_json(self) -> dict[str, Any]:
-        weights = dict(zip(FEATURES, self.weights, strict=True))
+        weights = dict(zip(TERMS, self.weights, strict=True))
         found = {"weights": weights, "bias": self.bias, "threshold": self.threshold}
         return found if self.question is None else {**found, "question": dataclasses.asdict(self.question)}
 
     def probability(self, signals: Signals) -> Float[np.ndarray, "*n"]:
         """Raises ValueError for a question of another width than the regression's."""
-        odds = Logistic(self.weights, self.bias).log_odds(features(signals, self.question))
+        odds = Logistic(self.weights, self.bias).log_odds(with_pairs(features(signals, self.question)))
         return np.asarray(1 / (1 + np.exp(-odds)))
 
 
 def features(signals: Signals, question: Logistic | None) -> Float[np.ndarray, "*n f"]:
     """`FEATURES`; the last is 0 without a regression."""
-    odds = np.full(np.shape(signals.score), LARGEST) if question is None else question.log_odds(signals.text)
-    return np.stack([*map(np.asarray, signals[:-1]), -np.logaddexp(0, -odds)], axis=-1)
+    odds = np.full(np.shape(signals.score), np.inf) if question is None else question.log_odds(signals.text)
+    values = dict(zip(FEATURES, (*map(np.asarray, signals[:-1]), -np.logaddexp(0, -odds)), strict=True))
+    return np.stack([np.clip(x, *RANGE.get(name, (-np.inf, np.inf))) for name, x in values.items()], axis=-1)
+
+
+def with_pairs(x: Float[np.ndarray, "*n f"]) -> Float[np.ndarray, "*n t"]:
+    """Features, then the product of each pair of them, as in `TERMS`."""
+    first, second = np.triu_indices(x.shape[-1])
+    return np.concatenate([x, x[..., first] * x[..., second]], axis=-1)
 
 
 def fit(signals: Signals, right: Bool[np.ndarray, " n"], question: Logistic | None = None, lost: float = 0.03) -> Doubt:
@@ -112,9 +127,15 @@ def fit(signals: Signals, right: Bool[np.ndarray, " n"], question: Logistic | No
     Raises ValueError unless some answers are right and some wrong."""
     if right.all() or not right.any():
         raise ValueError(f"{right.sum()} of {len(right)} answers are right: calibration needs right and wrong ones")
-    found = regression(features(signals, question), right, np.ones(len(right)), RIDGE)
-    weights = found.weights if question else (*found.weights[:-1], 0.0)
-    doubt = Doubt(weights, found.bias, 0.5, question)
+    x = features(signals, question)
+    mean, deviation = x.mean(0), x.std(0) + 1e-6
+    found = regression(with_pairs((x - mean) / deviation), right, np.ones(len(right)), RIDGE)
+    linear, square = np.array(found.weights[: len(FEATURES)]) / deviation, np.zeros((len(FEATURES), len(FEATURES)))
+    square[np.triu_indices(len(FEATURES))] = found.weights[len(FEATURES) :]
+    square /= np.outer(deviation, deviation)
+    weights = [*(linear - (square + square.T) @ mean), *square[np.triu_indices(len(FEATURES))]]
+    bias = found.bias - linear @ mean + mean @ square @ mean
+    doubt = Doubt(tuple(map(float, weights)), float(bias), 0.5, question)
     chosen = Signals(*(values[right] for values in signals))
     return dataclasses.replace(doubt, threshold=min(float(np.quantile(doubt.probability(chosen), lost)), 0.5))
 

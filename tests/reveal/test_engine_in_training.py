@@ -136,7 +136,7 @@ def test_a_query_that_is_not_finite_finds_nothing():
     keys = np.random.default_rng(0).normal(size=(len(contents.id), 8)).astype(np.float32)
     task.on_refresh(Version(0, 0, 0.0, {"keys": keys}), {"contents": contents}, {})
     vectors = jnp.stack([jnp.full(8, jnp.nan), jnp.ones(8)])
-    query = Query(jnp.zeros((2, 1, 16)), jnp.ones((2, 1), bool), vectors, jnp.zeros((2, 4)))
+    query = Query(jnp.zeros((2, 1, 16)), jnp.ones((2, 1), bool), vectors, jnp.zeros((2, 4)), jnp.zeros(2))
     search = jax.jit(lambda: task.search_engine(query, Contents(*contents), make_mesh(1)).rows)
     with pytest.raises(ValueError, match=r"NumpyEngine.* 2 CPU devices"):
         task.search_engine(query, Contents(*contents), make_mesh(2))

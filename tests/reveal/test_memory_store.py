@@ -583,7 +583,7 @@ def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monk
     assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
     writer.delete([7])
     writer.compact()
-    query = Query(jnp.zeros((1, 1, 4)), jnp.ones((1, 1), bool), jnp.asarray(keys[7:8]), jnp.zeros((1, 3)))
+    query = Query(jnp.zeros((1, 1, 4)), jnp.ones((1, 1), bool), jnp.asarray(keys[7:8]), jnp.zeros((1, 3)), jnp.zeros(1))
     found, values, *_ = retrieve(reader, query, 1, None, RevealConfig.tiny())
     assert found.version == reader.version == 3 and found.ids[0, 0] != 7
     np.testing.assert_array_equal(values[0], writer.values(found.ids[0]).astype(np.float32))

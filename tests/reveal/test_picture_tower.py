@@ -15,12 +15,13 @@ from reveal.memory import Item
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.network import weights
 from reveal.network.config import TowerConfig
-from reveal.processing.doubt import Doubt, Logistic, Signals, fit, fit_probe
+from reveal.processing.doubt import FEATURES, TERMS, Doubt, Logistic, Signals, fit, fit_probe
 from reveal.processing.processor import view_costs, windows
 from reveal.reader import Reader
 
 CONFIG = dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=0.36))
 RNG = np.random.default_rng(0)
+PAIRS = (0.0,) * (len(TERMS) - len(FEATURES))
 IMAGES = RNG.random((3, 16, 16, 3), np.float32)
 TOKENS = RNG.integers(3, 29, (3, 5))
 
@@ -43,7 +44,9 @@ def test_keys_have_the_tower_beside_the_heads(model):
 
 def test_views_differ_in_the_tower_alone(model):
     query = jax.tree.map(lambda x: x[:1], jax.jit(model.encode_query)(TOKENS, IMAGES))
-    vectors = np.asarray(model.view_vectors(query, IMAGES))
+    vectors, no_picture = map(np.asarray, model.view_vectors(query, IMAGES))
+    np.testing.assert_allclose(no_picture, 0.6 * vectors[:, PLAIN.key_dim :] @ model.no_picture(), atol=1e-6)
+    np.testing.assert_allclose(no_picture[0], query.no_picture[0], atol=1e-6)
     np.testing.assert_allclose(vectors[0], query.vector[0], atol=1e-5)
     assert (vectors[:, : PLAIN.key_dim] == vectors[0, : PLAIN.key_dim]).all() and (vectors[1] != vectors[0]).any()
 
@@ -71,8 +74,8 @@ def test_windows_cover_the_image_and_small_ones_cost_more():
 @pytest.mark.parametrize("asked", [False, True])
 def test_doubt_finds_the_probabilities_that_made_the_answers(asked):
     question = Logistic((3.0, -1.0), 0.5) if asked else None
-    signals = Signals(*RNG.normal(size=(5, 4000)), RNG.normal(size=(4000, 2)))
-    true = Doubt((2.0, 1.0, 0.0, -1.0, 0.5, 1.5 * asked), 0.3, 0.5, question)
+    signals = Signals(*RNG.normal(size=(6, 4000)), RNG.normal(size=(4000, 2)))
+    true = Doubt((2.0, 1.0, -0.5, 0.0, -1.0, 0.5, 1.5 * asked, *PAIRS), 0.3, 0.5, question)
     right = RNG.random(4000) < true.probability(signals)
     found = fit(signals, right, question, lost=0.05)
     probability = found.probability(signals)
@@ -87,12 +90,12 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
     known, strange = RNG.normal(2, 1, (30, 8)), RNG.normal(0, 1, (3000, 8))
     probe = fit_probe(known, strange)
     assert (probe.log_odds(RNG.normal(2, 1, (500, 8))) > 0).mean() > 0.95 > 0.05 > (probe.log_odds(strange) > 0).mean()
-    doubt = Doubt((0.0,) * 5 + (1.0,), 2.0, 0.5, probe)
+    doubt = Doubt((0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, *PAIRS), 2.0, 0.5, probe)
     zeros = np.zeros(3)
     texts = np.stack([np.full(8, level) for level in (-2.0, 2.0, 4.0)])
-    odd, usual, more = doubt.probability(Signals(zeros, zeros, zeros, zeros, zeros, texts))
+    odd, usual, more = doubt.probability(Signals(*[zeros] * 6, texts))
     zero = np.zeros(())
-    assert doubt.probability(Signals(zero, zero, zero, zero, zero, texts[1])) == pytest.approx(usual)
+    assert doubt.probability(Signals(*[zero] * 6, texts[1])) == pytest.approx(usual)
     assert odd < 0.01 < 0.85 < usual and more == pytest.approx(usual, abs=0.05)
 
 
@@ -115,7 +118,7 @@ def test_weights_of_older_files_are_read():
     doubt = Doubt.from_json(
         {"weights": {"score": 1, "gate": 2, "likelihood": 3, "empty": 4}, "bias": 5, "threshold": 0}
     )
-    assert doubt == Doubt((1.0, 0.0, 2.0, 3.0, 4.0, 0.0), 5.0, 0.0)
+    assert doubt == Doubt((1.0, 0.0, 0.0, 2.0, 3.0, 4.0, 0.0, *PAIRS), 5.0, 0.0)
 
 
 def test_the_pictures_part_of_a_score(model, tmp_path):

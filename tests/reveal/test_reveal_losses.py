@@ -81,7 +81,9 @@ def test_gap_compares_lengths():
 
 @pytest.fixture(scope="module")
 def scope():
-    query = Query(normal(0, 2, 4, 5), jnp.ones((2, 4), bool), unit(normal(1, 2, 6)), jnp.log(jnp.full((2, 2), 0.5)))
+    query = Query(
+        normal(0, 2, 4, 5), jnp.ones((2, 4), bool), unit(normal(1, 2, 6)), jnp.log(jnp.full((2, 2), 0.5)), jnp.zeros(2)
+    )
     output = Output(query, normal(2, 2, 1, 3, 5), LOGITS, unit(normal(3, 2, 2, 6)), jnp.arange(4).reshape(2, 2))
     output = output._replace(source=jnp.array([0, 1]), text=TARGETS, text_logits=LOGITS, text_weights=jnp.ones((2, 3)))
     return Scope(output, {"answer": TARGETS}, Context(jnp.zeros((), jnp.int32), jax.random.key(0), {}))
