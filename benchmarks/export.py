@@ -244,13 +244,14 @@ def main(options: Options) -> None:
         print(json.dumps({"write": write, "run": run}[name](**arguments)))
         return
     size = 64 if options.small else options.size
+    runtimes = tuple(dict.fromkeys(("jit", *options.runtimes)))  # the others are compared with it
     network = {"plugin": options.plugin, "base": options.base, "size": size, "small": options.small}
     columns = COLUMNS | (WITH_BASE if options.base else {})
     with tempfile.TemporaryDirectory() as folder:
-        megabytes = in_process("write", folder=folder, runtimes=options.runtimes, **network)
+        megabytes = in_process("write", folder=folder, runtimes=runtimes, **network)
         print(f"{size}x{size}\n\n| {' | '.join(columns)} |\n|{' ---: |' * len(columns)}", flush=True)
         for cores in options.cores:
-            for runtime in options.runtimes:
+            for runtime in runtimes:
                 shared = {"folder": folder, "cores": cores, "repeats": options.repeats}
                 numbers = row(in_process("run", runtime=runtime, **shared, **network), options.steps)
                 numbers |= {"file MB": megabytes[runtime], "off by": off_by(Path(folder), runtime)}
