@@ -3,7 +3,7 @@
     python -m recipes.countries.calibrate out/shipped
 
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before the training's photographs, and names, in the wordings of training; and as many without an answer
+files and before the training's photographs, and names, in the wordings of training; and some 1,285 without an answer
 (`wordings.unanswerable`, names that nobody has, photographs without a flag). Which answers were right,
 `reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe` learns the wordings
 apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers here; the tower has
@@ -40,7 +40,8 @@ from reveal.reader import Reader, text_mean
 VIEWS = ((0.75, 3), (0.5, 5))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
-ANSWERABLE, UNANSWERABLE, EMPTY, NAMELESS = 2000, 600, 600, 300  # questions
+ANSWERABLE, UNANSWERABLE, EMPTY = 2000, 600, 600  # questions
+NAMELESS = 300  # draws, of which those of a relation by name count: some 85 questions
 STRANGE = 2000  # draws of questions without an answer, for the probe
 
 

@@ -1,6 +1,6 @@
 """Trains the tokenizer of the countries: a SentencePiece model of 1,948 pieces.
 
-    python -m recipes.countries.pieces                  rewrites reveal/weights/countries/spiece.model
+    python -m recipes.countries.pieces --overwrite      rewrites reveal/weights/countries/spiece.model
 
 It is trained on items, questions and answers; real ones count `REPEATS` times, so that most real names are one piece,
 as most English words are one of T5's. Of held-out countries it sees the answers, each by itself, and no item or
