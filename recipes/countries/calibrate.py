@@ -74,8 +74,7 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     metadata = {**header.metadata, "processor": processor}
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
-    probability = np.where(written, doubt.probability(output.signals()), 0)
-    return doubt, calibration_error(probability, right)
+    return doubt, calibration_error(evaluation.probability(doubt, output), right)
 
 
 def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
