@@ -23,7 +23,7 @@ import jax
 import numpy as np
 import tyro
 
-from benchmarks.measuring import MEGABYTE, forget_peak, in_process, memory
+from benchmarks.measuring import MEGABYTE, forget_peak, heading, in_process, line, memory
 from common.nn.init import COMPILE_FAST
 from common.runtime import keep_freed_memory
 from common.training.optimizer import OptimConfig, make_optimizer
@@ -33,6 +33,9 @@ from film.model import FilmConfig
 from film.training.interpolation_task import FilmTask
 
 PRESETS = {"paper": FilmConfig.paper, "small": FilmConfig.small}
+# Columns and the formats of their numbers.
+COLUMNS = {"batch": "", "dtype": "", "remat": "", "compile s": ".0f", "ms": ",.0f", "crops/s": ".2f", "TFLOP/s": ".3f"}
+COLUMNS |= {"planned MB": ",.0f", "peak MB": ",.0f"}
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,12 @@ def measure(case: Step, repeats: int) -> dict[str, Any]:
     seconds, peak = statistics.median(times[1:]), accelerator_peak()
     return {
         "device": jax.devices()[0].device_kind,
-        "compile": compile_seconds,
+        "compile s": compile_seconds,
         "ms": 1e3 * seconds,
-        "crops": case.batch / seconds,
-        "tflops": case.flops() / seconds / 1e12,
-        "planned": case.planned() / MEGABYTE,
-        "peak": memory("VmHWM") - before if peak is None else peak,
+        "crops/s": case.batch / seconds,
+        "TFLOP/s": case.flops() / seconds / 1e12,
+        "planned MB": case.planned() / MEGABYTE,
+        "peak MB": memory("VmHWM") - before if peak is None else peak,
     }
 
 
@@ -132,19 +135,13 @@ class Options:
 
 def main(options: Options) -> None:
     row = {}
-    print(f"{options.model}, crop {options.crop}\n")
-    print("| batch | dtype | remat | compile s | ms | crops/s | TFLOP/s | planned MB | peak MB |")
-    print("| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    heading(f"{options.model}, crop {options.crop}", COLUMNS)
     for dtype in options.dtype:
         for batch in options.batch:
             for remat in options.remat:
                 case = Step(options.model, batch, options.crop, dtype, remat)
                 row = in_process(measure, case, options.repeats)
-                print(
-                    f"| {batch} | {dtype} | {'yes' if remat else 'no'} | {row['compile']:.0f} | {row['ms']:,.0f} "
-                    f"| {row['crops']:.2f} | {row['tflops']:.3f} | {row['planned']:,.0f} | {row['peak']:,.0f} |",
-                    flush=True,
-                )
+                line(COLUMNS, row | {"batch": batch, "dtype": dtype, "remat": "yes" if remat else "no"})
     print(f"\non {row.get('device', 'nothing')}")
 
 

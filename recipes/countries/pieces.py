@@ -45,9 +45,9 @@ def texts(atlas: Atlas) -> Iterator[str]:
 
 def main(output: tyro.conf.Positional[Path] = TOKENIZER, size: int = SIZE, overwrite: bool = False) -> None:
     """Train the tokenizer on the default world."""
-    trained = tokenizers.trained(texts(CountriesConfig().atlas), size, byte_fallback=True, character_coverage=1.0)
-    with atomic_output(output, overwrite) as temporary:
-        temporary.write_bytes(trained)
+    with atomic_output(output, overwrite) as temporary:  # refuses before the training
+        words = texts(CountriesConfig().atlas)
+        temporary.write_bytes(tokenizers.trained(words, size, byte_fallback=True, character_coverage=1.0))
     tokenizers.show(output)
 
 
