@@ -19,13 +19,14 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.film_reference import pair
-from benchmarks.measuring import NO_CACHE, in_process
+from benchmarks.measuring import NO_CACHE, heading, in_process, line
 from benchmarks.row_log import RowLog
 from common import terminal
 from film.config import FilmConfig
 from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
 
 MUCH = 1e12  # bytes: the image is computed whole
+COLUMNS = {"model": "", "size": "", "kept": "", "peak GB": ".2f", "model GB": ".2f", "model by peak": ".2f"}
 KEPT = (0, 2)  # encoded frames: without their finest level, and with it
 
 
@@ -84,8 +85,7 @@ def main(
         rows: a file of JSON lines to go on with.
     """
     log, measured = RowLog(rows), []
-    print("| model | size | kept | peak GB | model GB | model by peak |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    heading("planned and measured", COLUMNS)
     for name in models:
         config = getattr(FilmConfig, name)()
         for size in sizes:
@@ -97,10 +97,7 @@ def main(
                 peak = log.row(key, lambda: {"peak": peak_of(**key)})["peak"]  # noqa: B023
                 planned = network_bytes(config, pixels, kept=kept) + 3 * FRAME * pixels
                 measured.append((config, pixels, kept, peak))
-                print(
-                    f"| {name} | {size} | {kept} | {peak / 1e9:.2f} | {planned / 1e9:.2f} | {planned / peak:.2f} |",
-                    flush=True,
-                )
+                line(COLUMNS, key | {"peak GB": peak / 1e9, "model GB": planned / 1e9, "model by peak": planned / peak})
     base, *others = fit(measured)
     per_parameter, share = (math.ceil(value * digits) / digits for value, digits in zip(others, (10, 100), strict=True))
     print(f"\nBASE, PER_PARAMETER, SHARE = {math.ceil(base / 1e7) / 100}e9, {per_parameter}, {share}")
