@@ -12,6 +12,7 @@
 """
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -93,7 +94,8 @@ def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, 
         *length(STEPS),
         *settings,
     )
-    seconds, done = float(spent.read_text()) if spent.exists() else 0.0, (folder / "weights").exists()
+    done = (folder / "weights").exists()
+    seconds = float(spent.read_text()) if spent.exists() else math.nan if done else 0.0
     started = time.perf_counter()
     try:
         train(*overrides)

@@ -66,7 +66,7 @@ def test_a_control_learns_to_steer_a_frozen_base(tmp_path, monkeypatch):
 def test_the_seconds_of_a_training_are_kept(tmp_path, monkeypatch):
     """Of a training that is stopped and resumed both parts count, and a finished one keeps its seconds."""
     monkeypatch.chdir(tmp_path)
-    run, clock = tmp_path / "runs" / "shapes_mediapipe_0", iter([0, 7, 100, 130, 200, 201])
+    run, clock = tmp_path / "runs" / "shapes_mediapipe_0", iter([0, 7, 100, 130, 200, 300])
     calls = []
 
     def train(*_):
@@ -87,3 +87,5 @@ def test_the_seconds_of_a_training_are_kept(tmp_path, monkeypatch):
         proof.train_and_score("mediapipe", 0, ())
     for _ in range(2):
         assert proof.train_and_score("mediapipe", 0, ()) == {WITHOUT: 0.25, "seconds": 37.0}
+    (run / "seconds.txt").unlink()  # as of a run that was finished before seconds were kept
+    assert np.isnan(proof.train_and_score("mediapipe", 0, ())["seconds"])
