@@ -40,7 +40,8 @@ import numpy as np
 import tyro
 from flax import nnx
 
-from benchmarks.diffusion import TOKENS, heading, line, unet_config
+from benchmarks.diffusion import TOKENS, unet_config
+from benchmarks.measuring import heading, line
 from common.nn.init import blank
 from common.runtime import keep_freed_memory, return_compilers_memory
 from plugins import control, diffusion

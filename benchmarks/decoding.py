@@ -6,20 +6,14 @@ process grows by with the large one, by `common.io.images.read_image`, as float3
 
 from __future__ import annotations
 
-import json
-import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import pillow_heif
-import psutil
-import tyro
 from PIL import Image
 
+from benchmarks.measuring import MEGABYTE, forget_peak, in_process, memory
 from common import terminal
 from common.io.images import from_uint8, read_image, write_image
 
@@ -58,24 +52,16 @@ def write(path: Path, kind: str, width: int, height: int) -> None:
         write_image(path, from_uint8(pixels), bits=bits)
 
 
-def growth(small: Path, large: Path) -> int:
-    """Bytes by which the peak of this process grows."""
+def growth(small: Path, large: Path) -> float:
+    """Megabytes by which the peak of this process grows."""
     read_image(small)
-    Path("/proc/self/clear_refs").write_text("5")  # a process inherits the peak of the one that started it
-    before = psutil.Process().memory_info().rss
+    before = forget_peak()  # a process inherits the peak of the one that started it
     read_image(large)
-    (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    return 1024 * int(peak) - before
+    return memory("VmHWM") - before
 
 
-def main(
-    size: str = "4000x3000",
-    case: Annotated[tuple[Path, Path] | None, tyro.conf.arg(help="Measure in this process.")] = None,
-) -> None:
+def main(size: str = "4000x3000") -> None:
     """Print the table; `size` is WIDTHxHEIGHT."""
-    if case:
-        print(json.dumps(growth(*case)))
-        return
     width, height = map(int, size.split("x"))
     print("| picture | bytes a pixel |\n| --- | ---: |")
     with tempfile.TemporaryDirectory() as folder:
@@ -84,8 +70,7 @@ def main(
             for path, scale in zip(paths, (20, 1), strict=True):
                 path.unlink(missing_ok=True)
                 write(path, kind, width // scale, height // scale)
-            command = [sys.executable, "-m", "benchmarks.decoding", "--case", *map(str, paths)]
-            grown = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            grown = MEGABYTE * in_process(growth, *paths)
             print(f"| {kind} | {grown / (width * height):.0f} |", flush=True)
 
 

@@ -42,21 +42,32 @@ import importlib.util
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import tyro
 
+from benchmarks.measuring import (
+    MEGABYTE,
+    NO_CACHE,
+    ON_CPU,
+    forget_peak,
+    heading,
+    in_process,
+    line,
+    medians,
+    memory,
+    timed,
+)
 from plugins import diffusion  # imports nothing more until it is used: the library's processes do without JAX
 
 TIMESTEP, TOKENS = 500, 77
+OFFLINE = {**ON_CPU, "HF_HUB_OFFLINE": "1"}  # of the library's processes
 SMALL_SIDE, SMALL_WIDTHS = 16, (32, 64)
 # Columns and the formats of their numbers.
 UNET = {"": "", "load s": ".2f", "load peak MB": ",.0f", "over size": "+.0%", "compile s": ".1f", "wait s": ".1f"}
@@ -81,11 +92,10 @@ class Options:
     """Tiny networks and pictures, to see that it runs."""
     peak_tflops: float | None = None
     """What the accelerator can do in bfloat16, by its data sheet (without sparsity)."""
-    case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
 
 
-def write(folder: str, small: bool) -> dict[str, Any]:
-    """The library's own folder of a random UNet."""
+def write(folder: str, small: bool) -> int:
+    """The library's own folder of a random UNet; its number of parameters."""
     import torch
     from diffusers import UNet2DConditionModel
 
@@ -93,7 +103,7 @@ def write(folder: str, small: bool) -> dict[str, Any]:
     unet = UNet2DConditionModel.from_config(unet_config(small).to_json())
     unet.save_pretrained(folder)
     os.sync()  # or the first to load would share the machine with the writing
-    return {"parameters": unet.num_parameters()}
+    return unet.num_parameters()
 
 
 def run_unet(library: str, folder: str, small: bool, repeats: int) -> dict[str, Any]:
@@ -162,8 +172,8 @@ PROGRAMS = {
 }
 
 
-def write_sdxl(folder: str, small: bool) -> dict[str, Any]:
-    """The folder of a random UNet, and a single file with it, in float16."""
+def write_sdxl(folder: str, small: bool) -> int:
+    """The folder of a random UNet, and a single file with it, in float16; its number of parameters."""
     import safetensors.numpy
     from flax import nnx
 
@@ -192,7 +202,7 @@ def write_sdxl(folder: str, small: bool) -> dict[str, Any]:
     single = {single_file.PREFIXES["unet"][0] + other: tensors[name] for name, other in names.items()}
     safetensors.numpy.save_file(single, Path(folder) / "single.safetensors")
     os.sync()
-    return {"parameters": sum(tensor.size for tensor in tensors.values())}
+    return sum(tensor.size for tensor in tensors.values())
 
 
 def run_sdxl(source: str) -> dict[str, Any]:
@@ -298,7 +308,7 @@ def run_gpu(batch: int, small: bool, repeats: int) -> dict[str, Any]:
     device = jax.devices()[0]
     peak = (device.memory_stats() or {}).get("peak_bytes_in_use", float("nan"))
     row = {"device": device.device_kind, "batch": batch, "first s": first, "s": seconds, "pictures/s": batch / seconds}
-    return row | {"TFLOP/s": work * batch / seconds / 1e12, "peak MB": peak / 2**20}
+    return row | {"TFLOP/s": work * batch / seconds / 1e12, "peak MB": peak / MEGABYTE}
 
 
 def unet_config(small: bool) -> Any:
@@ -309,49 +319,18 @@ def unet_config(small: bool) -> Any:
     return config(**sizes, down_block_types=down, up_block_types=up) if small else config.sd15()
 
 
-def timed(function: Callable[[], Any]) -> tuple[Any, float, float]:
-    """The value, seconds, and seconds of all threads on the processor."""
-    start, work = time.perf_counter(), time.process_time()
-    return function(), time.perf_counter() - start, time.process_time() - work
-
-
-def medians(rows: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(row[key] for row in rows) for key in rows[0]}
-
-
-def forget_peak() -> float:
-    """Forgets the largest memory so far; megabytes held now."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return memory("VmRSS")
-
-
-def memory(field: str) -> float:
-    """Megabytes: VmRSS, held now, or VmHWM, the most since `forget_peak`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(field))
-
-
-def in_process(case: str, **arguments: Any) -> dict[str, Any]:
-    """One case in a process of its own; all but the last table's run on the processor."""
-    words = [sys.executable, "-m", "benchmarks.diffusion", "--case", json.dumps([case, arguments])]
-    quiet = {"JAX_ENABLE_COMPILATION_CACHE": "false", "HF_HUB_OFFLINE": "1"}
-    device = {} if case == "gpu" else {"JAX_PLATFORMS": "cpu"}
-    run = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ, **quiet, **device})
-    return json.loads(run.stdout.splitlines()[-1])
-
-
 def table_unet(options: Options) -> None:
     if importlib.util.find_spec("diffusers") is None:
         raise SystemExit('the table unet needs the PyTorch library: pip install -e ".[bench]"')
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in PROGRAMS}
     with tempfile.TemporaryDirectory() as folder:
-        case = {"folder": folder, "small": options.small}
-        size = in_process("write", **case)["parameters"]
+        case = folder, options.small
+        size = in_process(write, *case, environment=OFFLINE)
         for _ in range(options.rounds):
             for name in runs:
-                runs[name].append(in_process("unet", library=name, repeats=options.repeats, **case))
+                runs[name].append(in_process(run_unet, name, *case, options.repeats, environment=OFFLINE))
         a, b, _ = (np.load(Path(folder) / f"{name}.npy") for name in runs)
-    megabytes = 4 * size / 2**20
+    megabytes = 4 * size / MEGABYTE
     heading(f"unet: {size:,} parameters, {megabytes:,.0f} MB, {os.cpu_count()} cores", UNET)
     rows = {name: medians(several) for name, several in runs.items()}
     for name, row in rows.items():
@@ -364,11 +343,11 @@ def table_unet(options: Options) -> None:
 
 def table_sdxl(options: Options) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        size = 2 * in_process("write_sdxl", folder=folder, small=options.small)["parameters"] / 2**20
+        size = 2 * in_process(write_sdxl, folder, options.small, environment=ON_CPU) / MEGABYTE
         heading(f"sdxl: {size:,.0f} MB of parameters in float16", SDXL)
         for name in ("folder", "single.safetensors"):
             path = Path(folder) / name
-            rows = [in_process("sdxl", source=str(path)) for _ in range(options.rounds)]
+            rows = [in_process(run_sdxl, str(path), environment=ON_CPU) for _ in range(options.rounds)]
             row = medians(rows)
             line(SDXL, row | {"": name.partition(".")[0], "over size": row["load peak MB"] / size - 1})
     print()
@@ -377,7 +356,7 @@ def table_sdxl(options: Options) -> None:
 def table_steps(options: Options) -> None:
     heading("steps: the sampling program of a tiny UNet", PROGRAM)
     for steps in (1, 10, 50, 100):
-        line(PROGRAM, in_process("steps", steps=steps, repeats=options.repeats))
+        line(PROGRAM, in_process(run_steps, steps, options.repeats, environment=ON_CPU))
     print()
 
 
@@ -386,7 +365,7 @@ def table_tiles(options: Options) -> None:
     heading("tiles: the shipped autoencoder, there and back", TILES)
     with tempfile.TemporaryDirectory() as folder:
         for tile in tiles:
-            row = in_process("tiles", side=side, tile=tile, folder=folder)
+            row = in_process(run_tiles, side, tile, folder, environment=ON_CPU)
             off = np.load(Path(folder) / f"{tile}.npy") - np.load(Path(folder) / f"{side}.npy")
             steps = [np.abs(np.diff(off, axis=axis)).mean((0, 3 - axis, 3)).max() for axis in (1, 2)]
             row |= {"off by": np.abs(off).max(), "mean": np.abs(off).mean(), "step": max(steps)}
@@ -396,7 +375,7 @@ def table_tiles(options: Options) -> None:
 
 def table_gpu(options: Options) -> None:
     for batch in (1, 8):
-        row = in_process("gpu", batch=batch, small=options.small, repeats=options.repeats)
+        row = in_process(run_gpu, batch, options.small, options.repeats, environment=NO_CACHE)
         if not row:
             return print("gpu: no accelerator")
         if batch == 1:
@@ -404,23 +383,7 @@ def table_gpu(options: Options) -> None:
         line(GPU, row | ({"of peak": row["TFLOP/s"] / options.peak_tflops} if options.peak_tflops else {}))
 
 
-def heading(title: str, columns: dict[str, str]) -> None:
-    print(f"{title}\n\n| {' | '.join(columns)} |\n|{' ---: |' * len(columns)}", flush=True)
-
-
-def line(columns: dict[str, str], row: dict[str, Any]) -> None:
-    """A row of the table: numbers in the column's format, text as it is, blank where there is nothing."""
-    cells = [(row.get(name, ""), form) for name, form in columns.items()]
-    print(f"| {' | '.join(x if isinstance(x, str) else format(x, form) for x, form in cells)} |", flush=True)
-
-
 def main(options: Options) -> None:
-    if options.case:
-        name, arguments = json.loads(options.case)
-        cases = {"write": write, "unet": run_unet, "write_sdxl": write_sdxl, "sdxl": run_sdxl, "steps": run_steps}
-        cases |= {"tiles": run_tiles, "gpu": run_gpu}
-        print(json.dumps(cases[name](**arguments)))
-        return
     tables = {"unet": table_unet, "sdxl": table_sdxl, "steps": table_steps, "tiles": table_tiles, "gpu": table_gpu}
     for name, table in tables.items():
         if options.only in (None, name):

@@ -26,20 +26,20 @@ With a base, for the two rows of guidance:
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import tyro
 
+from benchmarks.measuring import ON_CPU, heading, in_process, line, timed
+
+QUIET = {**ON_CPU, "TF_CPP_MIN_LOG_LEVEL": "3"}
 FORMATS = {  # of each runtime: suffix of its files, and type of their weights
     "jit": ("", "float32"),
     "stablehlo": (".stablehlo", "float32"),
@@ -72,7 +72,6 @@ class Options:
     runtimes: tuple[str, ...] = tuple(FORMATS)
     small: bool = False
     """A tiny plugin and picture, to see that it runs."""
-    case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
 
 
 def programs(plugin: str | None, base: str | None, size: int, small: bool) -> dict[str, Any]:
@@ -120,7 +119,7 @@ def programs(plugin: str | None, base: str | None, size: int, small: bool) -> di
     }
 
 
-def write(folder: str, runtimes: list[str], **network: Any) -> dict[str, float]:
+def write(folder: str, runtimes: tuple[str, ...], **network: Any) -> dict[str, float]:
     """All files; by runtime, megabytes of the one that counts."""
     from plugins.formats.litert import litert
     from plugins.formats.onnx_graph import onnx
@@ -163,7 +162,7 @@ def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> 
     times = {name: [] for name in calls}
     for _ in range(repeats):
         for name, call in calls.items():
-            times[name].append(timed(call))
+            times[name].append(timed(call)[1:])
     flat = {f"{name}_{i}": array for name, arrays in outputs.items() for i, array in enumerate(arrays)}
     np.savez(Path(folder) / f"{runtime}.npz", **flat)
     return {"start s": starting} | {
@@ -203,13 +202,6 @@ def channels(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
     return np.ascontiguousarray(array.transpose(axes)) if array.ndim == 4 else array
 
 
-def timed(call: Call) -> tuple[float, float]:
-    """Seconds, and seconds of all threads on the processor."""
-    start, work = time.perf_counter(), time.process_time()
-    call()
-    return time.perf_counter() - start, time.process_time() - work
-
-
 def off_by(folder: Path, runtime: str) -> float:
     """From the outputs of `jit`."""
     with np.load(folder / "jit.npz") as known, np.load(folder / f"{runtime}.npz") as other:
@@ -230,32 +222,20 @@ def row(found: dict[str, Any], steps: int) -> dict[str, float]:
     return numbers
 
 
-def in_process(case: str, **arguments: Any) -> dict[str, Any]:
-    """One case in a process of its own, on the processor."""
-    words = [sys.executable, "-m", "benchmarks.export", "--case", json.dumps([case, arguments])]
-    quiet = {"JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, env={**os.environ, **quiet})
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def main(options: Options) -> None:
-    if options.case:
-        name, arguments = json.loads(options.case)
-        print(json.dumps({"write": write, "run": run}[name](**arguments)))
-        return
     size = 64 if options.small else options.size
+    runtimes = tuple(dict.fromkeys(("jit", *options.runtimes)))  # the others are compared with it
     network = {"plugin": options.plugin, "base": options.base, "size": size, "small": options.small}
     columns = COLUMNS | (WITH_BASE if options.base else {})
     with tempfile.TemporaryDirectory() as folder:
-        megabytes = in_process("write", folder=folder, runtimes=options.runtimes, **network)
-        print(f"{size}x{size}\n\n| {' | '.join(columns)} |\n|{' ---: |' * len(columns)}", flush=True)
+        megabytes = in_process(write, folder, runtimes, environment=QUIET, **network)
+        heading(f"{size}x{size}", columns)
         for cores in options.cores:
-            for runtime in options.runtimes:
-                shared = {"folder": folder, "cores": cores, "repeats": options.repeats}
-                numbers = row(in_process("run", runtime=runtime, **shared, **network), options.steps)
-                numbers |= {"file MB": megabytes[runtime], "off by": off_by(Path(folder), runtime)}
-                cells = {"runtime": runtime, "cores": cores, **numbers}
-                print(f"| {' | '.join(format(cells[key], form) for key, form in columns.items())} |", flush=True)
+            for runtime in runtimes:
+                found = in_process(run, runtime, folder, cores, options.repeats, environment=QUIET, **network)
+                cells = {"runtime": runtime, "cores": cores, "file MB": megabytes[runtime]}
+                cells |= {"off by": off_by(Path(folder), runtime)}
+                line(columns, row(found, options.steps) | cells)
 
 
 if __name__ == "__main__":

@@ -242,7 +242,7 @@ def main(options: Options) -> None:
         for size in options.sizes:
             for kind in options.kinds:
                 key = {"model": model, "size": size, "kind": kind, "reference": options.reference is not None}
-                key |= {"untiled": True} if options.untiled else {}
+                key["untiled"] = options.untiled
                 row = log.row(key, lambda: {"cells": cells(options, model, size, kind)})["cells"]  # noqa: B023
                 print("| " + " | ".join(row + [""] * (len(header) - len(row))) + " |", flush=True)
 

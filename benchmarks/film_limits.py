@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -83,24 +84,16 @@ def main(
     print("| --- | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name), ["-o", f"{name}/out.mp4", "--overwrite"]
-        cases = {
-            f"pair of {pair_size}": lambda: (
-                2e9,
-                measured([*program, *photos(folder, pair_size), *out, "--frames", "1", "--memory", "2GB"]),
-            ),
-            f"photos of {photo_size}": lambda: (
-                MACHINE,
-                measured([*program, *photos(folder, photo_size), *out, "--frames", "1"], MACHINE),
-            ),
-        } | {
-            f"clip of {length} frames": lambda length=length: (
-                None,
-                measured([*program, clip(folder, clip_size, length), *out]),
-            )
-            for length in lengths
+        one = [*out, "--frames", "1"]
+        cases: dict[str, tuple[float | None, Callable[[], list[str]]]] = {
+            f"pair of {pair_size}": (2e9, lambda: [*photos(folder, pair_size), *one, "--memory", "2GB"]),
+            f"photos of {photo_size}": (MACHINE, lambda: [*photos(folder, photo_size), *one]),
         }
-        for case, measure in cases.items():
-            row = log.row({"case": case}, lambda: dict(zip(("budget", "found"), measure(), strict=True)))  # noqa: B023
+        for length in lengths:
+            cases[f"clip of {length} frames"] = None, lambda length=length: [clip(folder, clip_size, length), *out]
+        for case, (most, words) in cases.items():
+            space = MACHINE if most == MACHINE else None
+            row = log.row({"case": case}, lambda: {"budget": most, "found": measured([*program, *words()], space)})  # noqa: B023
             budget = "" if row["budget"] is None else f"{row['budget'] / 1e9:.1f}"
             peak, seconds, cpu = row["found"]["peak"] / 1e9, row["found"]["seconds"], row["found"]["cpu"]
             print(f"| {case} | {budget} | {peak:.2f} | {seconds:.0f} | {cpu:.0f} |", flush=True)

@@ -10,27 +10,23 @@ of relative excesses is least. With `--rows` what the file of JSON lines holds i
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-import os
 import resource
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
 import scipy.optimize
-import tyro
 
 from benchmarks.film_reference import pair
+from benchmarks.measuring import NO_CACHE, heading, in_process, line
 from benchmarks.row_log import RowLog
 from common import terminal
 from film.config import FilmConfig
 from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
 
 MUCH = 1e12  # bytes: the image is computed whole
+COLUMNS = {"model": "", "size": "", "kept": "", "peak GB": ".2f", "model GB": ".2f", "model by peak": ".2f"}
 KEPT = (0, 2)  # encoded frames: without their finest level, and with it
 
 
@@ -80,9 +76,6 @@ def main(
     models: tuple[str, ...] = ("paper", "small"),
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080"),
     rows: Path | None = None,
-    case: Annotated[
-        str | None, tyro.conf.arg(help="Print the peak of WEIGHTS:WIDTHxHEIGHT:KEPT in this process.")
-    ] = None,
 ) -> None:
     """Print the table and the best constants.
 
@@ -91,14 +84,8 @@ def main(
         sizes: WIDTHxHEIGHT each.
         rows: a file of JSON lines to go on with.
     """
-    if case:
-        weights, size, kept = case.rsplit(":", 2)
-        print(json.dumps(make_clip(weights, *map(int, size.split("x")), int(kept))))
-        return
-
     log, measured = RowLog(rows), []
-    print("| model | size | kept | peak GB | model GB | model by peak |")
-    print("| --- | --- | ---: | ---: | ---: | ---: |")
+    heading("planned and measured", COLUMNS)
     for name in models:
         config = getattr(FilmConfig, name)()
         for size in sizes:
@@ -110,25 +97,18 @@ def main(
                 peak = log.row(key, lambda: {"peak": peak_of(**key)})["peak"]  # noqa: B023
                 planned = network_bytes(config, pixels, kept=kept) + 3 * FRAME * pixels
                 measured.append((config, pixels, kept, peak))
-                print(
-                    f"| {name} | {size} | {kept} | {peak / 1e9:.2f} | {planned / 1e9:.2f} | {planned / peak:.2f} |",
-                    flush=True,
-                )
+                line(COLUMNS, key | {"peak GB": peak / 1e9, "model GB": planned / 1e9, "model by peak": planned / peak})
     base, *others = fit(measured)
     per_parameter, share = (math.ceil(value * digits) / digits for value, digits in zip(others, (10, 100), strict=True))
     print(f"\nBASE, PER_PARAMETER, SHARE = {math.ceil(base / 1e7) / 100}e9, {per_parameter}, {share}")
 
 
 def peak_of(model: str, size: str, kept: int) -> int:
-    """The peak of a case in a process of its own, without the cache of compiled functions."""
-    environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+    """The peak of a case in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/weights.safetensors"
-        program = f"from benchmarks.film_memory import save_weights; save_weights({model!r}, {weights!r})"
-        subprocess.run([sys.executable, "-c", program], check=True)
-        command = [sys.executable, "-m", "benchmarks.film_memory", "--case", f"{weights}:{size}:{kept}"]
-        run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
-    return json.loads(run.stdout.splitlines()[-1])
+        in_process(save_weights, model, weights)
+        return in_process(make_clip, weights, *map(int, size.split("x")), kept, environment=NO_CACHE)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 import tyro  # noqa: E402
 
+from benchmarks.measuring import heading, line  # noqa: E402
 from common.training.mesh import make_mesh, place, shard_batch, shardings  # noqa: E402
 from common.training.task import Context  # noqa: E402
 from reveal.network.config import RevealConfig, VitConfig  # noqa: E402
@@ -36,6 +37,9 @@ from reveal.training.losses import Weights  # noqa: E402
 from reveal.training.own_batches import OwnDataConfig  # noqa: E402
 
 SIDE, LENGTH, WORDS, SOURCES, BATCH = 16, 8, 512, 4, 64
+# Columns and the formats of their numbers.
+COLUMNS = {"items": ",", "MB, each": ",.0f", "MB, all": ",.0f", "step MB": ".0f", "refresh s": ".0f", "step s": ".2f"}
+COLUMNS |= {"batch ms": ".1f"}
 
 
 class Vocabulary:
@@ -84,13 +88,13 @@ def row(count: int, steps: int) -> dict[str, Any]:
         times.append(time.perf_counter() - start)
     arrays = jax.tree.leaves((frozen, encoded))
     return {
-        "items": f"{count:,}",
-        "MB, each": f"{sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6:,.0f}",
-        "MB, all": f"{sum(x.nbytes for x in arrays) / 1e6:,.0f}",
-        "step MB": f"{step.memory_analysis().temp_size_in_bytes / 1e6:.0f}",
-        "refresh s": f"{refresh:.0f}",
-        "step s": f"{statistics.median(times[1:]):.2f}",
-        "batch ms": f"{1000 * negatives(count):.1f}",
+        "items": count,
+        "MB, each": sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6,
+        "MB, all": sum(x.nbytes for x in arrays) / 1e6,
+        "step MB": step.memory_analysis().temp_size_in_bytes / 1e6,
+        "refresh s": refresh,
+        "step s": statistics.median(times[1:]),
+        "batch ms": 1000 * negatives(count),
     }
 
 
@@ -112,11 +116,9 @@ def main(counts: tuple[int, ...] = (100_000, 1_000_000, 5_000_000), steps: int =
         counts: numbers of items; five millions take 10 GB of this machine.
         steps: of each, the first not timed.
     """
-    for number, count in enumerate(counts):
-        found = row(count, steps)
-        if not number:
-            print("| " + " | ".join(found) + " |\n|" + " ---: |" * len(found))
-        print("| " + " | ".join(found.values()) + " |", flush=True)
+    heading("joint training", COLUMNS)
+    for count in counts:
+        line(COLUMNS, row(count, steps))
 
 
 if __name__ == "__main__":

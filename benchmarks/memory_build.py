@@ -34,13 +34,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import multiprocessing
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -49,15 +46,14 @@ import ml_dtypes
 import numpy as np
 import tyro
 
-from benchmarks.diffusion import forget_peak, heading, line, memory, timed
-from benchmarks.memory_search import CENTRES, file_bytes, held, index_bytes, recall, unit_keys
+from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, in_process, line, memory, timed
+from benchmarks.memory_search import CENTRES, held, index_bytes, recall, unit_keys
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine
 from reveal.memory.engines.engine import NOTHING, Engine, engine_of
 
 LAYOUT = Layout("drawn", ("kg", "wit", "vqa"), key_dim=128, value_shape=(1, 8), value_dtype="bfloat16")
 BATCH = 4096  # items of a seed
 KNOWN = 64  # items that are looked for
-MEGABYTE = 2**20
 # Columns and the formats of their numbers.
 BUILD = {"items": ",", "builder s": ".1f", "items/s": ",.0f", "disk MB": ",.0f", "early MB": ",.1f", "peak MB": ",.1f"}
 OPEN = {"items": ",", "open s": ".4f", "slowest s": ".4f", "held MB": ",.1f"}
@@ -214,12 +210,6 @@ def check(stored: Memory, known: list[Item], values: np.ndarray, found: Any) -> 
         wrong[place] |= (item.id, item.source, item.fields) != (wanted.id, wanted.source, wanted.fields)
     if wrong.any():
         raise ValueError(f"{wrong.sum()} of {len(ids)} known items were not found as they were, {ids[wrong][0]} first")
-
-
-def in_process(function: Callable, *arguments: Any) -> Any:
-    """Its result, from a fresh process."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, *arguments).result()
 
 
 def tables(options: Options, temporary: Path) -> None:

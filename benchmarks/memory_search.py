@@ -56,7 +56,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import tyro
 
-from benchmarks.diffusion import forget_peak, heading, line, memory, timed
+from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, line, memory, timed
 
 OURS = "in a program"
 KEYS = "keys.float32"
@@ -65,7 +65,6 @@ NOISE = 0.5  # of clustered keys, over their centres
 CHUNK = 65536  # keys drawn, or compared, at a time
 REST = 0.1  # seconds before a measurement
 EXTRAS = {"faiss": "faiss", "pymilvus": "milvus", "milvus_lite": "milvus"}  # package -> extra
-MEGABYTE = 2**20
 # Columns and the formats of their numbers.
 COLUMNS = {"": "", "items": ",", "build s": ".1f", "first s": ".2f", "ms": ",.1f", "to ours": ".2f", "recall": ".4f"}
 COLUMNS |= {"key MB": ",.0f", "held MB": ",.0f", "search MB": ",.1f", "planned MB": ",.1f"}
@@ -177,11 +176,6 @@ def index_bytes(engine: Any) -> int:
     for _, _, index in engine._parts.values():
         faiss.write_index(index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
     return sum(pieces)
-
-
-def file_bytes(path: Path) -> int:
-    """What a file takes, or a folder."""
-    return sum(one.stat().st_size for one in (path, *path.rglob("*")) if one.is_file())
 
 
 def faiss_engine(kind: str) -> Build:

@@ -35,8 +35,8 @@ import pyarrow as pa
 import tyro
 from lancedb.index import BTree
 
-from benchmarks.diffusion import heading, line, timed
-from benchmarks.memory_build import BATCH, LAYOUT, MEGABYTE, Batch, batch
+from benchmarks.measuring import MEGABYTE, file_bytes, heading, line, timed
+from benchmarks.memory_build import BATCH, LAYOUT, Batch, batch
 from reveal.memory import Builder, Item, Memory
 
 COLUMNS = {"storage": "", "items": ",", "build s": ".1f", "disk MB": ",.0f", "open ms": ".1f", "values ms": ",.1f"}
@@ -180,8 +180,8 @@ def measure(storages: dict[str, Storage], options: Options, folder: Path) -> dic
     for name, storage in storages.items():
         batches = [batch(number, options.items) for number in range(-(-options.items // BATCH))]
         seconds = timed(lambda storage=storage, batches=batches: storage.build(iter(batches)))[clock]
-        size = sum(path.stat().st_size for path in (folder / name).rglob("*") if path.is_file())
-        rows[name] = {"storage": name, "items": options.items, "build s": seconds, "disk MB": size / MEGABYTE}
+        size = file_bytes(folder / name) / MEGABYTE
+        rows[name] = {"storage": name, "items": options.items, "build s": seconds, "disk MB": size}
     times: dict[str, dict[str, list[float]]] = {name: {} for name in storages}
 
     def turn(column: str, call: Any) -> list[Any]:

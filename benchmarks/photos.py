@@ -8,12 +8,14 @@ share of both and moves by 5 % on its own. Printed: the error of the homography 
 image whose longer side has 1024; the error of the gain of the worst channel, in EV.
 """
 
-import argparse
 import time
+from pathlib import Path
 
 import cv2
 import numpy as np
+from tyro.conf import Positional
 
+from common import terminal
 from common.io.images import read_image, shrink
 from common.io.srgb import from_linear, to_linear
 from film.alignment import SIDE, corners, grey_thumbnail, register, rescaled, transform
@@ -68,10 +70,9 @@ def measure(photo: np.ndarray, subject: float, seed: int) -> tuple[float, float,
     return error, exposure, seconds
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("photos", nargs="+")
-    photos = [shrink(read_image(path), 2048) for path in parser.parse_args().photos]
+def main(files: Positional[tuple[Path, ...]]) -> None:
+    """Print the table of some photos."""
+    photos = [shrink(read_image(path), 2048) for path in files]
     print("| subject | aligned | corner error, median | worst | exposure error, median | worst | CPU s |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for subject in SUBJECTS:
@@ -87,4 +88,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    terminal.program(main)

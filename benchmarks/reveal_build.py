@@ -47,7 +47,7 @@ import cv2
 import numpy as np
 import tyro
 
-from benchmarks.diffusion import heading, line
+from benchmarks.measuring import heading, line
 from reveal.sources.wit import COLUMNS
 
 ADDRESS = "https://upload.wikimedia.org/wikipedia/commons/a/ab/picture_{}.jpg"

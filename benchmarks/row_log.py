@@ -21,9 +21,10 @@ class RowLog:
         self.rows = [json.loads(line) for line in lines]
 
     def row(self, key: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
-        """The row with this key from the file, or a new one, which is added to it."""
+        """The row with this key from the file, or a new one, which is added to it. An option that a row lacks is False:
+        the row is older."""
         for row in self.rows:
-            if key.items() <= row.items():
+            if all(row.get(name, False) == value for name, value in key.items()):
                 return row
         row = {**key, **measure()}
         self.rows.append(row)

@@ -48,7 +48,7 @@ COMMANDS: dict[str, list[str]] = {
     "search": ["reveal", "search", MEMORY, "--image", FLAG, "--json", "-k", "5"],
     "training": ["train", "experiment=film_style", "debug=cpu", "trainer.steps=4", "trainer.checkpoint_every=4"],
 }
-TIMES = ("seconds", "time", "per_second", "memory", "commit")  # parts of names of numbers that differ between runs
+TIMES = ("seconds", "time", "per_s", "memory", "commit")  # parts of names of numbers that differ between runs
 
 
 def output(checkout: Path, arguments: list[str], folder: Path) -> dict[str, Any]:

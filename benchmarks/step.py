@@ -13,21 +13,17 @@ Linux the most memory of the process while stepping, less that before the state 
 
 from __future__ import annotations
 
-import json
-import resource
 import statistics
-import subprocess
-import sys
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 import numpy as np
 import tyro
 
+from benchmarks.measuring import MEGABYTE, forget_peak, heading, in_process, line, memory
 from common.nn.init import COMPILE_FAST
 from common.runtime import keep_freed_memory
 from common.training.optimizer import OptimConfig, make_optimizer
@@ -37,7 +33,9 @@ from film.model import FilmConfig
 from film.training.interpolation_task import FilmTask
 
 PRESETS = {"paper": FilmConfig.paper, "small": FilmConfig.small}
-MEGABYTE = 2**20
+# Columns and the formats of their numbers.
+COLUMNS = {"batch": "", "dtype": "", "remat": "", "compile s": ".0f", "ms": ",.0f", "crops/s": ".2f", "TFLOP/s": ".3f"}
+COLUMNS |= {"planned MB": ",.0f", "peak MB": ",.0f"}
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,10 @@ class Step:
 
     @cached_property
     def lowered(self) -> jax.stages.Lowered:
-        return self._jitted().lower(self._shapes(), self.batch_of_noise(), {})
+        task, tx, optim = self._parts()
+        state = jax.eval_shape(partial(init_state, task, tx, optim, 0))
+        step = jax.jit(partial(train_step, task, tx, optim, 1), donate_argnums=0)
+        return step.lower(state, self.batch_of_noise(), {})
 
     @cached_property
     def compiled(self) -> jax.stages.Compiled:
@@ -83,21 +84,14 @@ class Step:
         optim = OptimConfig()
         return task, make_optimizer(optim, 1000), optim
 
-    def _jitted(self):
-        task, tx, optim = self._parts()
-        return jax.jit(partial(train_step, task, tx, optim, 1), donate_argnums=0)
-
-    def _shapes(self) -> Any:
-        task, tx, optim = self._parts()
-        return jax.eval_shape(partial(init_state, task, tx, optim, 0))
-
 
 def measure(case: Step, repeats: int) -> dict[str, Any]:
     """All numbers of one case, in this process."""
+    keep_freed_memory()  # as training does; no cache of compiled programs
     start = time.perf_counter()
     _ = case.compiled
     compile_seconds = time.perf_counter() - start
-    before = reset_peak()
+    before = forget_peak()
     state, batch = case.fresh_state(), jax.device_put(case.batch_of_noise())
     times = []
     for _ in range(1 + repeats):
@@ -105,39 +99,22 @@ def measure(case: Step, repeats: int) -> dict[str, Any]:
         state, metrics = case.compiled(state, batch, {})
         jax.block_until_ready((state, metrics))
         times.append(time.perf_counter() - start)
-    seconds = statistics.median(times[1:])
+    seconds, peak = statistics.median(times[1:]), accelerator_peak()
     return {
         "device": jax.devices()[0].device_kind,
-        "compile": compile_seconds,
+        "compile s": compile_seconds,
         "ms": 1e3 * seconds,
-        "crops": case.batch / seconds,
-        "tflops": case.flops() / seconds / 1e12,
-        "planned": case.planned() / MEGABYTE,
-        "peak": (peak_bytes() - before) / MEGABYTE,
+        "crops/s": case.batch / seconds,
+        "TFLOP/s": case.flops() / seconds / 1e12,
+        "planned MB": case.planned() / MEGABYTE,
+        "peak MB": memory("VmHWM") - before if peak is None else peak,
     }
 
 
-def reset_peak() -> int:
-    """Forgets the largest memory so far, where that can be done; bytes held now."""
-    if "peak_bytes_in_use" in (jax.devices()[0].memory_stats() or {}):
-        return 0
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    Path("/proc/self/clear_refs").write_text("5")
-    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmRSS"))
-    return int(line.split()[1]) * 1024
-
-
-def peak_bytes() -> int:
-    stats = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
-        return stats["peak_bytes_in_use"]
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
+def accelerator_peak() -> float | None:
+    """Megabytes by an accelerator's own count; None on a CPU."""
+    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
+    return None if peak is None else peak / MEGABYTE
 
 
 @dataclass
@@ -154,30 +131,17 @@ class Options:
     """Whether to forget activations and compute them again."""
     repeats: int = 3
     """Timed steps per case, after one that is not; the median counts."""
-    case: Annotated[str | None, tyro.conf.arg(help="Run the case of this JSON in this process and print JSON.")] = None
 
 
 def main(options: Options) -> None:
-    if options.case:
-        keep_freed_memory()  # as training does; no cache of compiled programs
-        print(json.dumps(measure(Step(**json.loads(options.case)), options.repeats)))
-        return
     row = {}
-    print(f"{options.model}, crop {options.crop}\n")
-    print("| batch | dtype | remat | compile s | ms | crops/s | TFLOP/s | planned MB | peak MB |")
-    print("| ---: | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |")
+    heading(f"{options.model}, crop {options.crop}", COLUMNS)
     for dtype in options.dtype:
         for batch in options.batch:
             for remat in options.remat:
                 case = Step(options.model, batch, options.crop, dtype, remat)
-                words = [sys.executable, "-m", "benchmarks.step", "--case", json.dumps(asdict(case))]
-                run = subprocess.run([*words, "--repeats", str(options.repeats)], check=True, stdout=subprocess.PIPE)
-                row = json.loads(run.stdout.splitlines()[-1])
-                print(
-                    f"| {batch} | {dtype} | {'yes' if remat else 'no'} | {row['compile']:.0f} | {row['ms']:,.0f} "
-                    f"| {row['crops']:.2f} | {row['tflops']:.3f} | {row['planned']:,.0f} | {row['peak']:,.0f} |",
-                    flush=True,
-                )
+                row = in_process(measure, case, options.repeats)
+                line(COLUMNS, row | {"batch": batch, "dtype": dtype, "remat": "yes" if remat else "no"})
     print(f"\non {row.get('device', 'nothing')}")
 
 

@@ -1,1 +1,1 @@
-"""How each shipped weight was made and each proof is run. Not in the wheel; imported by benchmarks and configs only."""
+"""How each shipped weight was made and each proof is run (README.md). Not in the wheel."""

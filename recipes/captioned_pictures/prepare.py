@@ -6,7 +6,7 @@
     tokenizer/   a small CLIP vocabulary trained on the captions of the training pictures (`train_tokenizer.py`)
 
 Splits: `train`; `unseen`, all pictures of 64 labels; `unseen_style`, one style each of 64 other labels, which training
-sees in their other styles; `test`, the stamps: mostly photographs, none in training.
+sees in their other styles; `test`, the stamps: mostly photographs (README.md: six are in training as clip art).
 """
 
 import tempfile

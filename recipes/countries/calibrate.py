@@ -3,7 +3,7 @@
     python -m recipes.countries.calibrate out/shipped
 
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before the training's photographs, and names, in the wordings of training; and as many without an answer
+files and before the training's photographs, and names, in the wordings of training; and some 1,285 without an answer
 (`wordings.unanswerable`, names that nobody has, photographs without a flag). Which answers were right,
 `reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe` learns the wordings
 apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers here; the tower has
@@ -39,7 +39,8 @@ from reveal.reader import Reader, text_mean
 VIEWS = ((0.75, 3), (0.5, 5), (0.38, 7))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
-ANSWERABLE, UNANSWERABLE, EMPTY, NAMELESS = 2000, 600, 600, 300  # questions
+ANSWERABLE, UNANSWERABLE, EMPTY = 2000, 600, 600  # questions
+NAMELESS = 300  # draws, of which those of a relation by name count: some 85 questions
 KNOWN, STRANGE = 6, 4000  # for the probe: draws of each wording, and of questions without an answer
 
 
@@ -71,8 +72,7 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     metadata = {**header.metadata, "processor": processor}
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
-    probability = np.where(written, doubt.probability(output.signals()), 0)
-    return doubt, calibration_error(probability, right)
+    return doubt, calibration_error(evaluation.probability(doubt, output), right)
 
 
 def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:

@@ -1,4 +1,4 @@
-"""Fetches flags as eleven icon sets draw them: what teaches a network that a flag is not its pixels.
+"""Fetches flags as twelve icon sets of eleven packages draw them: what teaches a network that a flag is not its pixels.
 
     python -m recipes.countries.drawings data/flag_drawings
 

@@ -15,7 +15,7 @@ All flags are of held-out countries, whose questions no training has asked, and 
 | 70 %, 35 % of a photo | the memory's drawing, or country-flag-icons, that wide, before a photograph |
 | other wordings | `bundled`, asked as in `wordings.TEST_QUESTIONS` |
 | two hops | languages and currency of `bundled` |
-| edited, wording N | a fact of each item changed, in three new wordings; old facts: the former answers |
+| edited, wording N | a fact of each item changed, 1 as training words it, 2 and 3 anew; old facts: the former answers |
 | deleted | `bundled`, when all items about the country are deleted |
 | no memory | `bundled`, without items |
 
@@ -260,7 +260,7 @@ class DrawnEvaluation(Evaluation):
         return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def edits(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> dict[str, Scores]:
-        """Each held-out country gets another's capital, area or neighbour, in three wordings."""
+        """Each held-out country gets another's capital, area or neighbour, in the wordings of `TEST_EDITS`."""
         data, atlas = self.data, self.data.atlas
         edited, rows = atlas.edited(self.seed), {}
         true = {item.id: item for item in data.memory_items(atlas.held_out)}

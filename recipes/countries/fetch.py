@@ -62,12 +62,11 @@ def fetch(
 
     Raises ConnectionError (a package cannot be downloaded), ValueError (a package with other contents),
     FileExistsError."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with atomic_folder(folder, overwrite, FILES) as part, tempfile.TemporaryDirectory() as scratch:
         facts, drawings = (obtain(package, Path(scratch), archives) for package in packages)
         sources = [about(package, path) for package, path in zip(packages, (facts, drawings), strict=True)]
         countries = read_table(facts)
         flags = read_flags(drawings, [country["code"].lower() for country in countries])
-    with atomic_folder(folder, overwrite, FILES) as part:
         lines = ",\n  ".join(json.dumps(country, ensure_ascii=False) for country in countries)
         head = json.dumps(sources, indent=1)
         (part / "countries.json").write_text(f'{{"sources": {head},\n "countries": [\n  {lines}\n]}}\n', "utf-8")

@@ -7,10 +7,11 @@ A batch of b rows for `reveal.training.picture_pairs`:
     flag    int32   [b]         which flag; -1: none
     id      int64   [b]
 
-Half of the flags are real ones of training countries (`drawings.py`), half are invented. Rows come in groups of four:
-a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch is told apart by more than
-its colours. Every eighth row shows a photograph, or a colour, without a flag. Held-out countries are in neither
-column; nor are the icon sets and photographs that tests use.
+Rows come in groups of four: a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch
+is told apart by more than its colours. Half of the groups begin with a real flag of a training country (`drawings.py`),
+the others with an invented one; as most that look alike are invented, a fifth of the flags is real. Every eighth row
+shows a photograph, or a colour, without a flag. Held-out countries are in neither column; nor are the icon sets and
+photographs that tests use.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Trains the tokenizer of the countries: a SentencePiece model of 1,948 pieces.
 
-    python -m recipes.countries.pieces                  rewrites reveal/weights/countries/spiece.model
+    python -m recipes.countries.pieces --overwrite      rewrites reveal/weights/countries/spiece.model
 
 It is trained on items, questions and answers; real ones count `REPEATS` times, so that most real names are one piece,
 as most English words are one of T5's. Of held-out countries it sees the answers, each by itself, and no item or
@@ -45,9 +45,9 @@ def texts(atlas: Atlas) -> Iterator[str]:
 
 def main(output: tyro.conf.Positional[Path] = TOKENIZER, size: int = SIZE, overwrite: bool = False) -> None:
     """Train the tokenizer on the default world."""
-    trained = tokenizers.trained(texts(CountriesConfig().atlas), size, byte_fallback=True, character_coverage=1.0)
-    with atomic_output(output, overwrite) as temporary:
-        temporary.write_bytes(trained)
+    with atomic_output(output, overwrite) as temporary:  # refuses before the training
+        words = texts(CountriesConfig().atlas)
+        temporary.write_bytes(tokenizers.trained(words, size, byte_fallback=True, character_coverage=1.0))
     tokenizers.show(output)
 
 

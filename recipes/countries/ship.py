@@ -31,7 +31,7 @@ from reveal.reader import Reader, layout_of
 COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_questions.HardQuestions")
 
 
-def ship(run: Path, folder: Path = pretrained.DATA) -> int:
+def ship(run: Path, folder: Path) -> int:
     """Writes both into `folder`; returns the number of items.
 
     Raises FileExistsError for an existing folder; FileNotFoundError, ValueError for a run without such a network."""
@@ -61,8 +61,8 @@ def with_png(item: Item) -> Item:
     return dataclasses.replace(item, picture=cv2.imencode(".png", item.picture[..., ::-1])[1].tobytes())
 
 
-def main(run: tyro.conf.Positional[Path], folder: Path = pretrained.DATA) -> None:
-    """Export the weights of RUN, and a memory encoded by them, to FOLDER."""
+def main(run: tyro.conf.Positional[Path], folder: Path) -> None:
+    """Export the weights of RUN, and a memory encoded by them, to FOLDER, a new one."""
     terminal.say(f"{folder}: {ship(run, folder)} items")
 
 

@@ -66,7 +66,7 @@ def photographs(scratch: Path, archives: Path | None) -> Iterator[UInt8[np.ndarr
 def main(
     folder: tyro.conf.Positional[Path] = Path("data/flag_tests"), archives: Path | None = None, overwrite: bool = False
 ) -> None:
-    """Write the photographs to FOLDER; archives in ARCHIVES are used instead of downloads (210 MB)."""
+    """Write the photographs to FOLDER; archives in ARCHIVES are used instead of downloads (252 MB)."""
     terminal.say(f"{folder}: {fetch(folder, archives, overwrite)} photographs")
 
 

@@ -2,7 +2,8 @@
 
 `QUESTIONS` are wordings for training beside those of `phrases.py`, `TEST_QUESTIONS` are for tests only; a question by
 name has {} in place of the name. `PASSAGES`, `NEIGHBOURS` and `AREAS` are wordings of the items of invented countries,
-which training reads; `TEST_EDITS` are for edits in tests only. Texts are short: items have 40 pieces.
+which training reads. `TEST_EDITS` are for edits in tests: the first of each is one of `phrases.py`, which training has
+read, the others are new. Texts are short: items have 40 pieces.
 
 A question cannot be answered if it asks for what no item says (`ASKED` and `TEST_ASKED`, in the frames of `FRAMES` and
 `TEST_FRAMES`), if it is no question (`nonsense`), or if nothing in the memory has such a name. Training and tests share

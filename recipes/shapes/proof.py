@@ -12,6 +12,7 @@
 """
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -79,8 +80,10 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
 
 
 def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
-    """IoU of the rows, and seconds of training; resumes."""
+    """IoU of the rows, and seconds of training, which the run's folder keeps; resumes."""
     name = f"shapes_{kind}_{seed}"
+    folder = Path("runs") / name
+    spent = folder / "seconds.txt"
     overrides = (
         "experiment=shapes_control",
         f"task.kind={kind}",
@@ -91,11 +94,17 @@ def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, 
         *length(STEPS),
         *settings,
     )
+    done = (folder / "weights").exists()
+    seconds = float(spent.read_text()) if spent.exists() else math.nan if done else 0.0
     started = time.perf_counter()
-    train(*overrides)
-    seconds = time.perf_counter() - started
-    evaluate(*overrides, f"weights=runs/{name}/weights", "overwrite=true")
-    scores = json.loads(Path(f"runs/{name}/evaluation/results.json").read_text())["scores"]
+    try:
+        train(*overrides)
+    finally:
+        if not done and folder.exists():
+            seconds += time.perf_counter() - started
+            spent.write_text(f"{seconds}\n")
+    evaluate(*overrides, f"weights={folder}/weights", "overwrite=true")
+    scores = json.loads((folder / "evaluation" / "results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
 
 
@@ -111,7 +120,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 
 def main() -> None:
     proof = tyro.cli(Proof, prog="python -m recipes.shapes.proof")
-    with terminal.exits("recipes.shapes.proof", out_of_memory="give --set data.batch_size=16"):
+    with terminal.exits("recipes.shapes.proof", out_of_memory="give --set data.batch_size=8"):
         terminal.say(table(prove(proof)))
 
 

@@ -12,8 +12,5 @@ in one source only:
 | music    | `passages` | the item of food, its two facts in random order        |
 
 A question is a new picture of an entity and a relation: "food ?". Answering it takes retrieval of the right one of
-1,024 items (by the picture, or for home by the name that follows from the picture) and reading. Answers are random,
-a fifth of the entities is held out, and each batch permutes the answer words (`recipes.questions`), so nothing can be
-memorised. The right result is known exactly, also after a source is dropped, a fact is edited, an item is deleted or
-an entity is added. README.md has the commands and results.
+1,024 items (by the picture, or for home by the name that follows from the picture) and reading.
 """

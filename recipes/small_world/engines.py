@@ -17,6 +17,7 @@ import tyro
 from common import terminal
 from common.evaluation.evaluation import write_json
 from common.evaluation.score_table import markdown
+from common.io.files import check_output_file
 from recipes.memory_evaluation import Scores
 from recipes.small_world.data import WorldConfig
 from recipes.small_world.evaluation import WorldEvaluation
@@ -67,6 +68,7 @@ def main(
     overwrite: bool = False,
 ) -> None:
     """Ask the small world's held-out questions through every engine (extras `faiss` and `milvus`)."""
+    check_output_file(output, overwrite)  # before minutes of work
     rows = compare(model_file, distractors)
     write_json(output, {"weights": model_file, "distractors": distractors, "engines": rows}, overwrite)
     terminal.say(table(rows))

@@ -98,3 +98,15 @@ def test_a_known_shake_and_exposure_are_found():
     photo = cv2.resize(noise, (480, 320), interpolation=cv2.INTER_CUBIC).clip(0.05, 0.8)
     pixels, stops, seconds = photos.measure(photo, 0.0, seed=0)
     assert pixels < 2 and stops < 0.1 and seconds > 0
+
+
+def test_a_row_without_an_option_is_not_taken_for_one_with_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(film_benchmark, "cells", lambda options, *key: [*key, f"{options.untiled}"])
+    rows = tmp_path / "rows.jsonl"
+    for untiled in (True, False):
+        film_benchmark.main(film_benchmark.Options(("small",), ("64x64",), ("pair",), untiled=untiled, rows=rows))
+        assert f"| pair | {untiled} |" in capsys.readouterr().out
+    old = {"model": "paper", "size": "64x64", "kind": "pair", "reference": False, "cells": ["of an old file"]}
+    rows.write_text(json.dumps(old) + "\n")
+    film_benchmark.main(film_benchmark.Options(("paper",), ("64x64",), ("pair",), rows=rows))
+    assert "of an old file" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from little_worlds import COUNTRIES, COUNTRIES_NETWORK, number_of
 from made_archives import write_npm
 from refusal import refused
 
-from recipes.countries import fetch, phrases
+from recipes.countries import fetch, phrases, pieces
 from recipes.countries.facts import DATA, MAX_ANSWERS, RELATIONS, Atlas, area_text, load
 from recipes.countries.invented import WORD, Coiner, Syllables, invent, split_syllables
 from recipes.countries.pieces import texts
@@ -196,3 +196,11 @@ def test_the_tokenizer_spells_everything_and_has_not_seen_held_out_facts():
     items = COUNTRIES.items
     assert items.tokens.shape[1] == 40 and not items.tokens[:, -1].any()  # no item is cut
     np.testing.assert_array_equal(items.has_image, items.source > 0)
+
+
+def test_no_tokenizer_is_trained_and_nothing_fetched_over_what_exists(tmp_path, monkeypatch):
+    monkeypatch.setattr(pieces.tokenizers, "trained", lambda *_, **__: pytest.fail("trained"))
+    monkeypatch.setattr(fetch, "obtain", lambda *_: pytest.fail("downloaded"))
+    (tmp_path / "spiece.model").write_text("mine")
+    refused(FileExistsError, pieces.main, tmp_path / "spiece.model", match=r"spiece\.model")
+    refused(FileExistsError, fetch.fetch, tmp_path, match=r"spiece\.model")

@@ -23,6 +23,7 @@ from film.io.weights import load_with_metadata
 from film.model import FilmConfig
 from recipes.downloads.archives import Package
 from recipes.film_small import fetch_film, held_out, photographs
+from recipes.film_small import footage as footage_module
 from recipes.film_small.average_weights import average
 from recipes.film_small.footage import FOOTAGE, Footage, fetch_footage
 from recipes.film_small.held_out import CUTS, PAIRS, cut_held_out, read_disparity
@@ -340,3 +341,13 @@ def test_weights_are_averaged(tmp_path):
     sources = header.metadata["mean_of"]
     assert [each["seed"] for each in sources] == [1, 2, 2] and model.config == CONFIG
     assert [each["git_commit"] for each in sources] == [load_with_metadata(n)[1].git_commit for n in (one, two, two)]
+
+
+def test_the_index_of_clips_has_the_licence_of_each(tmp_path):
+    """PETS' clip is not under OpenCV's licence, in whose package it is."""
+    package = Package("deb", "a-doc", "", "Apache-2.0")
+    write_deb(tmp_path, package, {"usr/vtest.avi": b"clip", "usr/box.mp4": b"box"})
+    contents = {"vtest.avi": b"clip", "box.mp4": b"box"}
+    rows = [Footage(n, package, f"*/{n}", hashlib.sha256(c).hexdigest()) for n, c in contents.items()]
+    index = fetch_footage(tmp_path / "footage", tmp_path, rows)
+    assert [entry["licence"] for entry in index["files"]] == [footage_module.PETS, "Apache-2.0"]

@@ -10,6 +10,7 @@ from refusal import refused
 from plugins.conditions.mask import foreground
 from plugins.data.captioned_batches import CaptionedConfig
 from plugins.metrics.anchors import WITH, WITHOUT, WRONG
+from recipes.shapes import proof
 from recipes.shapes.pictures import COLOURS, CORNERS, TOKENS, Settings, draw, polygon, prepare
 from recipes.shapes.proof import Proof, prove, table
 
@@ -60,3 +61,31 @@ def test_a_control_learns_to_steer_a_frozen_base(tmp_path, monkeypatch):
     assert steered > alone + 0.2 and wrong < alone + 0.05 and row["parameters"] == 36_768
     stored = json.loads((tmp_path / "runs" / "proof.json").read_text())["rows"]
     assert stored[0]["kind"] == "mediapipe" and stored[0]["seconds"]["mean"] > 0 and "36,768" in table([row])
+
+
+def test_the_seconds_of_a_training_are_kept(tmp_path, monkeypatch):
+    """Of a training that is stopped and resumed both parts count, and a finished one keeps its seconds."""
+    monkeypatch.chdir(tmp_path)
+    run, clock = tmp_path / "runs" / "shapes_mediapipe_0", iter([0, 7, 100, 130, 200, 300])
+    calls = []
+
+    def train(*_):
+        run.mkdir(parents=True, exist_ok=True)
+        calls.append(1)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        (run / "weights").touch()
+
+    def evaluate(*_):
+        (run / "evaluation").mkdir(exist_ok=True)
+        (run / "evaluation" / "results.json").write_text(json.dumps({"scores": {WITHOUT: {"area": {"value": 0.25}}}}))
+
+    monkeypatch.setattr(proof, "train", train)
+    monkeypatch.setattr(proof, "evaluate", evaluate)
+    monkeypatch.setattr(proof.time, "perf_counter", lambda: float(next(clock)))
+    with pytest.raises(KeyboardInterrupt):
+        proof.train_and_score("mediapipe", 0, ())
+    for _ in range(2):
+        assert proof.train_and_score("mediapipe", 0, ()) == {WITHOUT: 0.25, "seconds": 37.0}
+    (run / "seconds.txt").unlink()  # as of a run that was finished before seconds were kept
+    assert np.isnan(proof.train_and_score("mediapipe", 0, ())["seconds"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from recipes.small_world import drawing, entities
+from recipes.small_world import drawing, engines, entities
 from recipes.small_world.entities import BLOBS, COUNT, MAX_DISTRACTORS, MAX_HELD_OUT, SIZES, attributes
 from recipes.small_world.facts import ANSWERS, CHOICES, RELATIONS, SOURCE_OF, SOURCES, World, item_id, relations_in
 from recipes.small_world.items import LENGTH, WorldVocabulary, items_about
@@ -184,3 +184,9 @@ def test_a_permutation_moves_answers_within_their_relation_only():
         assert sorted(table[tokens]) == list(tokens) and np.mean(table[tokens] == tokens) < 0.3
     others = np.setdiff1d(np.arange(len(WORDS)), WORDS.answers)
     np.testing.assert_array_equal(table[others], others)
+
+
+def test_engines_are_not_compared_for_a_file_that_exists(tmp_path, monkeypatch):
+    monkeypatch.setattr(engines, "compare", lambda *_: pytest.fail("worked"))
+    (tmp_path / "scores.json").write_text("mine")
+    refused(FileExistsError, engines.main, "runs/any", output=tmp_path / "scores.json", match=r"scores\.json")
