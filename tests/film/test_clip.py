@@ -252,8 +252,8 @@ def captioned(path: Path, source: Path) -> Path:
         pictures = output.add_stream_from_template(clip.streams.video[0])
         lines = output.add_stream_from_template(texts.streams.subtitles[0])
         lines.metadata["language"] = "ger"
-        chapter = {"id": 1, "start": 0, "end": 250, "time_base": Fraction(1, 1000), "metadata": {"title": "A"}}
-        output.set_chapters([chapter])
+        tick = Fraction(1, 1000)
+        output.set_chapters([{"id": 1, "start": 0, "end": 250, "time_base": tick, "metadata": {"title": "A"}}])
         for container, stream in ((clip, pictures), (texts, lines)):
             for packet in container.demux():
                 if packet.dts is not None:

@@ -35,7 +35,7 @@ FLAT[30:60, 40:80] = 0.1
 ])  # fmt: skip
 def test_cuts_are_told_from_motion_light_and_fading(what, pairs):
     for pair in pairs:
-        a, b = (thumbnail(np.float32(x if np.ndim(x) else np.full((192, 256, 3), x))) for x in pair)
+        a, b = (thumbnail(np.asarray(x if np.ndim(x) else np.full((192, 256, 3), x), np.float32)) for x in pair)
         assert is_cut(a, b) == is_cut(b, a) == what.startswith("a cut")
 
 
