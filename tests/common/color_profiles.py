@@ -34,9 +34,8 @@ def _profile(space: bytes, tags: dict[bytes, bytes]) -> bytes:
         table += struct.pack(">4sII", name, start + len(data), len(value))
         data += value
     size = start + len(data)
-    header = struct.pack(
-        ">I4sI4s4s4s6H4s", size, b"none", 0x04000000, b"mntr", space, b"XYZ ", 2026, 1, 1, 0, 0, 0, b"acsp"
-    )
+    fields = (size, b"none", 0x04000000, b"mntr", space, b"XYZ ", 2026, 1, 1, 0, 0, 0, b"acsp")
+    header = struct.pack(">I4sI4s4s4s6H4s", *fields)
     return header + bytes(28) + _fixed(WHITE) + bytes(48) + table + data
 
 

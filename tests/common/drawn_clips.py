@@ -51,11 +51,9 @@ def encoded(
             container.mux(audio.encode())
         for index, image in enumerate(images):
             source = "rgb48le" if image.dtype == np.uint16 else ("rgba" if image.shape[-1] == 4 else "rgb24")
-            frame = av.VideoFrame.from_ndarray(image, source).reformat(
-                format=pixels,
-                dst_colorspace={6: "ITU601", 9: "BT2020"}.get(tags.get("colorspace", 1), "ITU709"),
-                dst_color_range=tags.get("color_range", 1),
-            )
+            space = {6: "ITU601", 9: "BT2020"}.get(tags.get("colorspace", 1), "ITU709")
+            frame = av.VideoFrame.from_ndarray(image, source)
+            frame = frame.reformat(format=pixels, dst_colorspace=space, dst_color_range=tags.get("color_range", 1))
             frame.pts, frame.time_base = (times or range(len(images)))[index], 1 / rate
             container.mux(stream.encode(frame))
         container.mux(stream.encode())

@@ -27,25 +27,22 @@ class Reader(Checked):
         yield len(self.shares) < 4, "shares are 3 at most"
 
 
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (dict(crop=8), "crop is 8: give a whole number at least 16"),
-        (dict(crop=16.0), "crop is 16.0: give a whole number"),
-        (dict(crop=True), "crop is True: give a whole number"),
-        (dict(crop=18, shares=[0] * 4), "crop is 18, shares is (0, 0, 0, 0): crop is a multiple of 4; shares are 3"),
-        (dict(shares=[0, 1.5]), "shares is (0, 1.5): give for each a number at least 0 and at most 1"),
-        (dict(shares="01"), "shares is '01': give a list"),
-        (dict(shares=0.5), "shares is 0.5: give a list"),
-        (dict(shares={0.5}), "shares is {0.5}: give a list"),
-        (dict(order="name"), "order is 'name': give file or random or null"),
-        (dict(strength=float("nan")), "strength is nan: give a number above 0 and below 2"),
-        (dict(strength=2), "strength is 2: give a number above 0 and below 2"),
-        (dict(threads=0), "threads is 0: give a whole number at least 1 or null"),
-        (dict(on="true"), "on is 'true': give true or false"),
-        (dict(repeat={"a": 1, "b": -1}), "repeat is {'a': 1, 'b': -1}: give for each a whole number at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "message"), [
+    (dict(crop=8), "crop is 8: give a whole number at least 16"),
+    (dict(crop=16.0), "crop is 16.0: give a whole number"),
+    (dict(crop=True), "crop is True: give a whole number"),
+    (dict(crop=18, shares=[0] * 4), "crop is 18, shares is (0, 0, 0, 0): crop is a multiple of 4; shares are 3"),
+    (dict(shares=[0, 1.5]), "shares is (0, 1.5): give for each a number at least 0 and at most 1"),
+    (dict(shares="01"), "shares is '01': give a list"),
+    (dict(shares=0.5), "shares is 0.5: give a list"),
+    (dict(shares={0.5}), "shares is {0.5}: give a list"),
+    (dict(order="name"), "order is 'name': give file or random or null"),
+    (dict(strength=float("nan")), "strength is nan: give a number above 0 and below 2"),
+    (dict(strength=2), "strength is 2: give a number above 0 and below 2"),
+    (dict(threads=0), "threads is 0: give a whole number at least 1 or null"),
+    (dict(on="true"), "on is 'true': give true or false"),
+    (dict(repeat={"a": 1, "b": -1}), "repeat is {'a': 1, 'b': -1}: give for each a whole number at least 0"),
+])  # fmt: skip
 def test_a_wrong_value_is_named_with_what_to_give(fields, message):
     assert refused(Refused, Reader, **fields).startswith(message)
 

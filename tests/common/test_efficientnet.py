@@ -33,17 +33,12 @@ def drawn(config: EfficientNetConfig) -> EfficientNet:
     return EfficientNet(params, config)
 
 
-def convolution(x: jax.Array, kernel: jax.Array, stride: int, groups: int = 1) -> jax.Array:
-    names, strides = ("NHWC", "HWIO", "NHWC"), (stride, stride)
-    return lax.conv_general_dilated(x, kernel, strides, "SAME", dimension_numbers=names, feature_group_count=groups)
-
-
 def textbook(network: EfficientNet, x: jax.Array) -> jax.Array:
     """TINY, written out: grouped convolutions, normalisation as a formula, every shape by hand."""
 
     def layer(name: str, x: jax.Array, stride: int = 1, groups: int = 1, clip: bool = True) -> jax.Array:
-        p = network.params[name]
-        y = convolution(x, p["kernel"], stride, groups)
+        p, axes = network.params[name], ("NHWC", "HWIO", "NHWC")
+        y = lax.conv_general_dilated(x, p["kernel"], (stride, stride), "SAME", None, None, axes, groups)
         y = (y - p["mean"]) / jnp.sqrt(p["var"] + 0.001) * p["scale"] + p["bias"]
         return jnp.minimum(jax.nn.relu(y), 6) if clip else y
 

@@ -25,7 +25,6 @@ def test_values_are_those_that_flax_draws():
 def test_a_network_without_values():
     graph, shapes = blank(Network, 4)
     params = init_params(Network, 4, jax.random.key(0))
-    assert {name: (leaf.shape, leaf.dtype) for name, leaf in flatten(shapes).items()} == {
-        name: (leaf.shape, leaf.dtype) for name, leaf in flatten(params).items()
-    }
+    empty, drawn = ({name: (x.shape, x.dtype) for name, x in flatten(tree).items()} for tree in (shapes, params))
+    assert empty == drawn
     assert nnx.merge(graph, params).second(np.ones((5, 4), np.float32)).shape == (5, 2)

@@ -2,7 +2,6 @@
 
 import inspect
 import json
-from pathlib import Path
 from unittest import mock
 
 import cv2
@@ -19,13 +18,7 @@ from common.losses import charbonnier, gram_matrix, l1, l2, masked_l1, psnr, ssi
 from common.perceptual import vgg as networks
 from common.perceptual.vgg import Vgg
 
-DATA = Path(__file__).parents[1] / "data" / "film"
-VALUES = json.loads((DATA / "losses.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def reference() -> dict[str, np.ndarray]:
-    return recipe.losses()
+VALUES = json.loads((recipe.DATA / "losses.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -68,15 +61,16 @@ def test_masked_l1_counts_only_the_mask():
 
 
 @pytest.mark.parametrize("loss", [l1, l2, ssim, psnr])
-def test_pixel_losses_equal_the_reference(reference, loss):
-    value = loss(jnp.asarray(reference["prediction"]), jnp.asarray(reference["y"]))
+def test_pixel_losses_equal_the_reference(loss):
+    given = recipe.losses()
+    value = loss(jnp.asarray(given["prediction"]), jnp.asarray(given["y"]))
     assert float(value) == pytest.approx(VALUES["values"][loss.__name__], rel=2e-5)
 
 
 @pytest.mark.long
-def test_perceptual_losses_and_their_gradients_equal_the_reference(reference, synthetic):
+def test_perceptual_losses_and_their_gradients_equal_the_reference(synthetic):
     """Activations, and values and gradients of both losses from one pass, with a synthetic VGG-19."""
-    prediction, target = jnp.asarray(reference["prediction"]), jnp.asarray(reference["y"])
+    prediction, target = (jnp.asarray(recipe.losses()[name]) for name in ("prediction", "y"))
     expected = VALUES["values"]
     known = expected["vgg_features_of_y"]
 

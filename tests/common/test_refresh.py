@@ -27,7 +27,6 @@ LIMIT = 60  # seconds that a thread of a test waits at most
 
 
 def run(folder, task, data=None, **trainer) -> dict:
-    """The exported weights of a run."""
     config = TrainerConfig(**TRAINER | dict(progress=False) | trainer)
     return json.loads(train(task, data or Line(), OptimConfig(lr=0.05), config, folder, 3).read_text())
 
@@ -177,10 +176,9 @@ def test_no_checkpoint_waits_for_a_refresh(tmp_path, straight, monkeypatch, capl
     jax.tree.map(np.testing.assert_array_equal, task.seen[0], uninterrupted.seen[1])
 
 
-@pytest.mark.parametrize(
-    ("error", "step", "action"),
-    [(RuntimeError, 12, crash), (KeyboardInterrupt, 7, lambda: signal.raise_signal(signal.SIGTERM))],
-)
+@pytest.mark.parametrize(("error", "step", "action"), [
+    (RuntimeError, 12, crash), (KeyboardInterrupt, 7, lambda: signal.raise_signal(signal.SIGTERM)),
+])  # fmt: skip
 def test_a_run_that_ends_during_a_refresh_resumes(tmp_path, straight, error, step, action):
     """The refresh of step 5 may be under way at the checkpoint of step 6; that of step 10 is when batch 12 fails."""
     folder, weights, _ = straight[3]

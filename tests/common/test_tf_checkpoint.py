@@ -8,22 +8,19 @@ import json
 import os
 import shutil
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import recipe
+from recipe import DATA, variable
 from refusal import refused
 
 from common.io.tf_checkpoint import find_prefix, read_tf_checkpoint
 
-DATA = Path(__file__).parents[1] / "data" / "film"
 SAVED_MODEL, CHECKPOINT = DATA / "tiny_saved_model", DATA / "tiny_checkpoint"
 KEYS = json.loads((DATA / "tiny_checkpoint_keys.json").read_text())
 SUFFIX = "/.ATTRIBUTES/VARIABLE_VALUE"
-needs_tensorflow = pytest.mark.skipif(
-    importlib.util.find_spec("tensorflow") is None, reason="reading needs the extra `convert`"
-)
+missing = importlib.util.find_spec("tensorflow") is None
+needs_tensorflow = pytest.mark.skipif(missing, reason="reading needs the extra `convert`")
 
 
 @needs_tensorflow
@@ -41,7 +38,7 @@ def test_keys_shapes_and_values_without_text(name, folder):
         names = {layer: "feat_net/sub_extractor/cfeat_conv_0/kernel"}
     for key, tf_name in names.items():
         value = tensors[f"{key}{SUFFIX}"]
-        expected = recipe.variable(tf_name.removesuffix(":0"), value.shape)
+        expected = variable(tf_name.removesuffix(":0"), value.shape)
         np.testing.assert_allclose(value, expected, rtol=1e-6, atol=0)
 
 

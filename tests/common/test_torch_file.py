@@ -7,19 +7,17 @@ import os
 import pickle
 import sys
 import zipfile
-from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-import recipe
+from recipe import DATA, variable
 from refusal import refused
 from weight_files import Global, Storage, Tensor, archive, pickled
 
 from common.io import torch_file
 from common.io.torch_file import read_torch
 
-DATA = Path(__file__).parents[1] / "data" / "film"
 STORAGE = np.arange(6, dtype=np.float32)
 
 
@@ -37,8 +35,8 @@ def test_film_port_has_the_values_of_the_reference_under_the_names_of_the_port(n
     }
     for ours, theirs in expected.items():
         kernel, bias = tensors[f"{ours}.weight"].transpose(2, 3, 1, 0), tensors[f"{ours}.bias"]
-        np.testing.assert_array_equal(kernel, recipe.variable(f"{theirs}/kernel", kernel.shape))
-        np.testing.assert_array_equal(bias, recipe.variable(f"{theirs}/bias", bias.shape))
+        np.testing.assert_array_equal(kernel, variable(f"{theirs}/kernel", kernel.shape))
+        np.testing.assert_array_equal(bias, variable(f"{theirs}/bias", bias.shape))
 
 
 @pytest.mark.parametrize("name", ["torch_tensors.pth", "torch_legacy.pth"])
@@ -70,7 +68,6 @@ def test_tensors_of_all_types_and_views(name):
 
 
 def test_calls_are_refused_by_name_and_never_made(tmp_path):
-    """In both kinds of container."""
     trace, bare = tmp_path / "trace", tmp_path / "bare.pth"
 
     class Call:
@@ -112,15 +109,8 @@ def test_allowed_names_cannot_be_altered_for_the_next_file(tmp_path):
     assert "marked" not in vars(torch_file._rebuild_tensor)
 
 
-OUTSIDE = [  # (offset, size, stride)
-    (0, (7,), (1,)),
-    (3, (2, 2), (2, 1)),
-    (-1, (2,), (1,)),
-    (5, (2,), (-1,)),
-    (0, (2, 2), (1,)),
-    (7, (1,), (1,)),
-    (0, (2,), (1 << 40,)),
-]
+OUTSIDE = [(0, (7,), (1,)), (3, (2, 2), (2, 1)), (-1, (2,), (1,)), (5, (2,), (-1,))]  # offset, size, stride
+OUTSIDE += [(0, (2, 2), (1,)), (7, (1,), (1,)), (0, (2,), (1 << 40,))]
 
 
 def test_tensors_cannot_read_outside_their_storage(tmp_path):

@@ -34,7 +34,6 @@ ADAM = OptimConfig(lr=0.05, ema=0.9)
 
 
 def run(folder, data=None, optim=ADAM, task=None, seed=3, evaluation=None, **trainer) -> dict:
-    """The exported weights of a run."""
     config = dataclasses.replace(QUIET, **trainer)
     path = train(task or Fit(), data or Line(), optim, config, folder, seed, evaluation, experiment="line")
     return json.loads(path.read_text())
@@ -50,14 +49,8 @@ def flipped(data: bytes) -> bytes:
     return data[:middle] + bytes([data[middle] ^ 8]) + data[middle + 1 :]
 
 
-def twice() -> None:
-    for _ in range(2):
-        signal.raise_signal(signal.SIGTERM)
-
-
 @pytest.fixture(scope="module")
 def straight(tmp_path_factory):
-    """Twenty steps without a stop."""
     folder = tmp_path_factory.mktemp("straight")
     return folder, run(folder)
 
@@ -94,7 +87,7 @@ def test_logged_numbers_are_means_over_the_steps_since(tmp_path, straight):
     (None, dict(steps=10)),
     (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGTERM))))),
     (KeyboardInterrupt, dict(data=Line(hook=at(13, partial(signal.raise_signal, signal.SIGINT))))),
-    (KeyboardInterrupt, dict(data=Line(hook=at(13, twice)))),
+    (KeyboardInterrupt, dict(data=Line(hook=at(13, lambda: [signal.raise_signal(signal.SIGTERM) for _ in range(2)])))),
     (RuntimeError, dict(data=Line(hook=at(18, crash)))),
 ])  # fmt: skip
 def test_the_same_command_resumes_and_ends_in_the_same_weights(tmp_path, straight, error, first):
@@ -184,23 +177,18 @@ def test_an_evaluation_or_export_that_fails_loses_no_steps(tmp_path, monkeypatch
     assert checkpoints_of(tmp_path) == {"4", "8", "12"}
 
 
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        (dict(evaluate_every=10), r"trainer\.evaluate_every"),  # no evaluation
-        (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
-        (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
-        (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "value"), [
+    (dict(evaluate_every=10), r"trainer\.evaluate_every"),  # no evaluation
+    (dict(best="psnr", evaluate_every=10, evaluation=Distance(())), "toy/distance"),
+    (dict(accumulate=3), r"batch of 8 .* 2 devices in 3 microbatches"),
+    (dict(data=Line(size=7)), "batch of 7 .* 2 devices"),
+])  # fmt: skip
 def test_invalid_settings(tmp_path, fields, value):
     assert re.search(value, refused(ValueError, run, tmp_path, **fields))
     assert not list(tmp_path.glob("checkpoints/*"))
 
 
 class Two(Fit):
-    """Two layers."""
-
     def loss(self, params, batch, context):
         return jnp.sum(batch["x"] @ params["first"]["kernel"] @ params["second"]["kernel"]), {}
 

@@ -107,11 +107,8 @@ def test_a_slow_encoder_is_not_waited_for(tmp_path, monkeypatch):
     """After Ctrl-C the open segment is dropped, unless there is no other."""
     monkeypatch.setattr(movies, "PATIENCE", -1)
     for written, kept in ((2 * SEGMENT + 5, 2 * SEGMENT), (5, 5)):
-        path = tmp_path / f"{written}.mp4"
-        with (
-            pytest.raises(KeyboardInterrupt, match=f"first {kept} frames"),
-            open_clip(path, (64, 48), NTSC, job="key") as clip,
-        ):
+        path, stopped = tmp_path / f"{written}.mp4", pytest.raises(KeyboardInterrupt, match=f"first {kept} frames")
+        with stopped, open_clip(path, (64, 48), NTSC, job="key") as clip:
             for image in moving(written):
                 clip.write(image)
             clip._flush()

@@ -47,10 +47,9 @@ def gif_delays(path) -> list[int]:
     return delays
 
 
-@pytest.mark.parametrize(
-    ("suffix", "fps"),
-    [(".mp4", "30000/1001"), (".mp4", 12.5), (".mov", 24), (".mkv", Fraction(1, 3)), (".mp4", "0.01")],
-)
+@pytest.mark.parametrize(("suffix", "fps"), [
+    (".mp4", "30000/1001"), (".mp4", 12.5), (".mov", 24), (".mkv", Fraction(1, 3)), (".mp4", "0.01")
+])  # fmt: skip
 def test_a_movie_is_decoded_again(tmp_path, suffix, fps):
     path = tmp_path / "new" / f"clip{suffix}"
     assert write_clip(path, moving(7), fps) == 7
@@ -323,9 +322,8 @@ def test_full_range_is_kept(tmp_path):
 def test_ten_and_sixteen_bits(tmp_path):
     ramp = np.linspace(0.3, 0.4, 64, dtype=np.float32)[None, :, None].repeat(16, 0).repeat(3, 2)
     for name, bits, levels in (("a.mp4", 10, 60), ("a.apng", 16, 64), ("frames", 16, 64)):
-        write_clip(
-            tmp_path / name, [ramp] * 2, 25, encoding=Encoding(bits=bits, quality=1 if name == "a.mp4" else None)
-        )
+        encoding = Encoding(bits=bits, quality=1 if name == "a.mp4" else None)
+        write_clip(tmp_path / name, [ramp] * 2, 25, encoding=encoding)
         if name == "frames":
             image = read_image(tmp_path / name / "frame_00001.png")
         else:

@@ -38,7 +38,7 @@ def save(path: Path, **options) -> Path:
 
 
 def with_header(path: Path, **text: str | None) -> None:
-    """Rewrite the header's text; None removes an entry."""
+    """None removes an entry."""
     with safe_open(path, "np") as file:
         header = file.metadata() | text
     save_file(load_file(path), path, {key: value for key, value in header.items() if value is not None})
@@ -93,17 +93,14 @@ def test_existing_files_need_overwrite(tmp_path):
     assert load_weights(path)[1].metadata == {"second": 1}
 
 
-@pytest.mark.parametrize(
-    ("tree", "options", "value"),
-    [
-        ({"a": np.array([1.0, np.nan])}, {}, "a .*NaN"),
-        ({"a": np.array([7e4])}, {"dtype": "float16"}, "a .*float16"),
-        ({"a": np.ones(1)}, {"dtype": "float8"}, "'float8'"),
-        ({}, {}, "no parameters"),
-        ({"a": np.ones(1)}, {"metadata": {"x": np.ones(1)}}, "metadata"),
-        ({"a": np.ones(1)}, {"metadata": {"x": float("nan")}}, "metadata"),
-    ],
-)
+@pytest.mark.parametrize(("tree", "options", "value"), [
+    ({"a": np.array([1.0, np.nan])}, {}, "a .*NaN"),
+    ({"a": np.array([7e4])}, {"dtype": "float16"}, "a .*float16"),
+    ({"a": np.ones(1)}, {"dtype": "float8"}, "'float8'"),
+    ({}, {}, "no parameters"),
+    ({"a": np.ones(1)}, {"metadata": {"x": np.ones(1)}}, "metadata"),
+    ({"a": np.ones(1)}, {"metadata": {"x": float("nan")}}, "metadata"),
+])  # fmt: skip
 def test_invalid_parameters_are_refused_and_leave_nothing(tmp_path, tree, options, value):
     message = refused(ValueError, save_weights, tmp_path / "w", tree, kind="film", config={}, **options)
     assert re.search(value, message) and not list(tmp_path.iterdir())

@@ -7,6 +7,7 @@ factor in common with the pyramid's 2.
 """
 
 import dataclasses
+import functools
 import json
 import zlib
 from pathlib import Path
@@ -36,11 +37,13 @@ def variable(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return (values * scale).astype(np.float32)
 
 
+@functools.cache
 def variables(name: str) -> dict[str, np.ndarray]:
     """All variables of the "tiny" or "full" network by TensorFlow name."""
     return {entry["name"]: variable(entry["name"], tuple(entry["shape"])) for entry in manifest(name)["variables"]}
 
 
+@functools.cache
 def model(name: str) -> Film:
     return from_tf_variables(variables(name), config(name))
 
@@ -57,15 +60,9 @@ def scene(height: int, width: int, time: float) -> np.ndarray:
     """A disc that moves (12, 4.5) px over a ground that moves (6, -3) px in the time from 0 to 1; float32 [h w 3]."""
     y, x = np.mgrid[:height, :width].astype(np.float64)
     u, v = x - 6 * time, y + 3 * time
-    ground = np.stack(
-        [
-            0.5
-            + 0.18 * np.sin(2 * np.pi * (u / (37 + 5 * c) + v / (53 - 4 * c)) + c)
-            + 0.12 * np.cos(2 * np.pi * (v / (29 + 3 * c) - u / 23) + 0.7 * c)
-            for c in range(3)
-        ],
-        -1,
-    )
+    waves = (np.sin(2 * np.pi * (u / (37 + 5 * c) + v / (53 - 4 * c)) + c) for c in range(3))
+    ripples = (np.cos(2 * np.pi * (v / (29 + 3 * c) - u / 23) + 0.7 * c) for c in range(3))
+    ground = np.stack([0.5 + 0.18 * a + 0.12 * b for a, b in zip(waves, ripples, strict=True)], -1)
     u, v = x - 12 * time, y - 4.5 * time
     outside = np.hypot(u - 0.4 * width, v - 0.55 * height) - 0.16 * min(height, width)
     alpha = 1 / (1 + np.exp(outside / 1.5))[..., None]

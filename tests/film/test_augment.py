@@ -1,18 +1,14 @@
 """Augmentation: the reference's values, all three frames alike, and flow that still leads to the neighbours."""
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
-from recipe import sampled, scene
+from recipe import DATA, sampled, scene
 
 from film.data.augment import ReferenceAugment, augment_with_flow, rotated_crop, tint
 from film.data.teacher_flow import warp
 
-DATA = Path(__file__).parents[1] / "data" / "film"
 OFF = dict(quarter_turns=False, mirror=False, angle=0.0, swap=False)
-PLAIN = dict(turn=False, mirror=False, backwards=False, colour=False)
 H, W, CROP = 40, 56, 24
 SIZE, SMALL = 96, 32  # of the patches with flow, and their crops
 FLOW0, FLOW1 = (6.0, -3.0), (-4.0, 5.0)  # unequal on purpose: no wrong turn, flip or swap gives the same
@@ -169,5 +165,6 @@ def test_a_shrunken_cell_is_valid_only_if_all_under_it_are():
     item = example()
     item["valid"] = np.ones_like(item["valid"])
     item["valid"][:, 5, 6] = 0
-    valid = augment_with_flow(item, np.random.default_rng(0), SMALL, 1 / 3, **PLAIN)["valid"]
+    plain = dict(turn=False, mirror=False, backwards=False, colour=False)
+    valid = augment_with_flow(item, np.random.default_rng(0), SMALL, 1 / 3, **plain)["valid"]
     assert (valid == 0).sum() == 2 and not valid[:, 5 // 3, 6 // 3].any()

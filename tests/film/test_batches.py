@@ -1,11 +1,11 @@
 """Batches for training: mixed, resumable, sharded, with a curriculum, and not stopped by a broken record."""
 
 import logging
-from pathlib import Path
 
 import numpy as np
 import pytest
 from omegaconf import OmegaConf
+from recipe import DATA
 from refusal import refused
 from streams import check_stream, equal
 from tiny_triplets import damage, picture, write_all, write_cut, write_vimeo
@@ -18,11 +18,9 @@ from film.data.record_sources import CutTriplets, TFRecordTriplets
 from film.data.triplet import decode
 from film.data.triplet_batches import MixtureConfig, TripletConfig, choose_scale
 
-ROOT = Path(__file__).parents[2]
-SHARDS = ROOT / "tests" / "data" / "film" / "tiny_triplets.tfrecord@2"
+CONFIGS = DATA.parents[2] / "configs" / "data"
 PLAIN = ReferenceAugment(quarter_turns=False, mirror=False, angle=0.0, swap=False)
 SIZE, MOTION = 96, float(np.hypot(10, 8))
-KINDS = ["mixture", "patches"]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +34,7 @@ def other(tmp_path_factory) -> FolderTriplets:
 
 
 @pytest.fixture(scope="module")
-def cut(tmp_path_factory) -> Path:
+def cut(tmp_path_factory):
     """Ten patches with constant flow; the middle frame of number i is filled with the grey 20 i."""
     images = np.stack([[picture(3 * i + k, SIZE, SIZE) for k in range(3)] for i in range(10)])
     images[:, 1] = 20 * np.arange(10)[:, None, None, None]
@@ -51,15 +49,6 @@ def mixture(*sources, **changes) -> MixtureConfig:
 def patches(folder, **changes) -> TripletConfig:
     fields = dict(batch_size=5, crop=32, scales=(1.0, 0.5), colour=False, buffer=4)
     return TripletConfig(str(folder), **(fields | changes))
-
-
-@pytest.fixture
-def make(vimeo, cut):
-    """A config of each kind over ten records."""
-    return {
-        "mixture": lambda **changes: mixture(vimeo, **changes),
-        "patches": lambda **changes: patches(cut, **changes),
-    }
 
 
 def ids(stream, batches: int) -> list[int]:
@@ -83,13 +72,8 @@ def test_batches_of_a_mixture(vimeo):
 
 
 def test_batches_of_patches(cut):
-    settings = patches(cut)
-    batch, frame, flow, valid = (
-        next(settings.batches(0)),
-        ((5, 32, 32, 3), "f4"),
-        ((5, 8, 8, 2), "f4"),
-        ((5, 8, 8), "f4"),
-    )
+    settings, frame, flow, valid = patches(cut), ((5, 32, 32, 3), "f4"), ((5, 8, 8, 2), "f4"), ((5, 8, 8), "f4")
+    batch = next(settings.batches(0))
     kinds = dict(x0=frame, y=frame, x1=frame, time=((5, 1), "f4"), id=((5,), "i8"))
     assert kinds_of(batch) == kinds | dict(flow0=flow, flow1=flow, valid0=valid, valid1=valid)
     assert [round(float(y.mean()) * 255 / 20) for y in batch["y"]] == batch["id"].tolist()
@@ -97,12 +81,13 @@ def test_batches_of_patches(cut):
     assert all(batch[name].min() >= 0 and batch[name].max() <= 1 for name in ("x0", "y", "x1", "valid0"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_epochs_differ_and_a_stream_keeps_its_promises(make, kind):
-    stream = make[kind](batch_size=5).batches(0)
+@pytest.mark.parametrize("kind", [mixture, patches])
+def test_epochs_differ_and_a_stream_keeps_its_promises(vimeo, cut, kind):
+    ten = vimeo if kind is mixture else cut
+    stream = kind(ten, batch_size=5).batches(0)
     first, second = ids(stream, 2), ids(stream, 2)
     assert sorted(first) == sorted(second) == list(range(10)) and first != second
-    check_stream(lambda **changes: make[kind](batch_size=4, **changes), 6)
+    check_stream(lambda **changes: kind(ten, batch_size=4, **changes), 6)
 
 
 def test_weights_hold_in_every_batch_and_sources_keep_their_epochs(vimeo, other):
@@ -116,7 +101,7 @@ def test_weights_hold_in_every_batch_and_sources_keep_their_epochs(vimeo, other)
 
 
 def test_all_kinds_of_sources_mix_by_their_records_each_in_its_own_order(vimeo, cut):
-    sources = (vimeo, CutTriplets(cut), TFRecordTriplets(str(SHARDS)))
+    sources = (vimeo, CutTriplets(cut), TFRecordTriplets(str(DATA / "tiny_triplets.tfrecord@2")))
     settings = mixture(*sources, batch_size=24)
     assert set(ids(settings.batches(0), 2)) == set(range(24))
     assert settings.names([0, 9, 10, 23]) == [vimeo.name(0), vimeo.name(9), f"{cut} patch 0", sources[2].name(3)]
@@ -192,7 +177,7 @@ def test_other_times_reach_the_batch(tmp_path):
 
 @pytest.mark.parametrize("name", ["vimeo90k", "vimeo90k_tfrecord", "vimeo90k_records", "video"])
 def test_each_data_config_builds_without_data_and_names_every_field(name):
-    own, base = (OmegaConf.load(ROOT / "configs" / "data" / f"{n}.yaml") for n in (name, "vimeo90k"))
+    own, base = (OmegaConf.load(CONFIGS / f"{n}.yaml") for n in (name, "vimeo90k"))
     own.pop("defaults", None)
     loaded = OmegaConf.merge(base, own)
     made = instantiate(loaded)
@@ -204,16 +189,9 @@ def test_each_data_config_builds_without_data_and_names_every_field(name):
         MixtureConfig(made.sources[:1] if name != "video" else [CutTriplets("nowhere")]).batches(0)
 
 
-UNFIT = [{"batch_size": 11}, {"scales": (1.0, 0.2)}]
-
-
-@pytest.mark.parametrize("changes", UNFIT)
-def test_settings_that_do_not_fit_the_patches_are_refused_by_value(make, changes):
-    with pytest.raises(ValueError, match=next(iter(changes)).removesuffix("s")):
-        make["patches"](**changes).batches(0)
-
-
-def test_folders_that_are_no_cut_are_refused(cut, tmp_path):
+def test_settings_that_do_not_fit_the_patches_and_folders_that_are_no_cut_are_refused(cut, tmp_path):
+    refused(ValueError, patches(cut, batch_size=11).batches, 0, match="batch_size")
+    refused(ValueError, patches(cut, scales=(1.0, 0.2)).batches, 0, match="scale")
     refused(FileNotFoundError, lambda: len(CutTriplets(tmp_path)), match=str(tmp_path))
     arrays = {name: np.load(cut / f"{name}.npy") for name in ("images", "flows", "valid")}
     write_cut(tmp_path, **arrays | {"flows": arrays["flows"][:9]})

@@ -16,7 +16,7 @@ import pytest
 from decoded_clips import packets
 from drawn_clips import NTSC, encoded
 from refusal import refused
-from toy import toy
+from toy import network, toy
 
 import film
 from common.io.images import read_image, write_image
@@ -26,21 +26,14 @@ from film.clip import compute_plan
 from film.interpolator import Interpolator
 from film.io.options import Options
 from film.io.plan import make_plan
-from film.planning import ComputePlan
 from film.shots import is_still
 
 HEIGHT, WIDTH = 48, 64
 CODEC_ERROR = 0.02  # mean absolute difference of a frame that was encoded twice
 
 
-@pytest.fixture(scope="module")
-def network() -> film.Film:
-    return toy()
-
-
 @pytest.fixture
 def fades(monkeypatch, tmp_path):
-    """In a folder of its own, with cross-fades."""
     monkeypatch.chdir(tmp_path)
 
     def between(self, x0, x1, moments):
@@ -55,13 +48,9 @@ def ramp(value: float) -> np.ndarray:
     return np.rint(20 + image + 160 * value).astype(np.uint8)
 
 
-def brightness(image: np.ndarray) -> float:
-    """The `value` of `ramp`."""
-    return (255 * float(image.mean()) - 50) / 160
-
-
 def values(path) -> np.ndarray:
-    return np.array([brightness(frame.image) for frame in read_video(path)])
+    """Of each frame the `value` of its `ramp`."""
+    return np.array([(255 * float(frame.image.mean()) - 50) / 160 for frame in read_video(path)])
 
 
 def brightening(path: str, count: int = 13, rate: Fraction = NTSC, **options) -> Path:
@@ -70,9 +59,9 @@ def brightening(path: str, count: int = 13, rate: Fraction = NTSC, **options) ->
     return encoded(Path(path), [ramp(time / times[-1]) for time in times], rate, **options)
 
 
-def test_a_clip_with_sound_is_doubled_exactly(network, tmp_path):
+def test_a_clip_with_sound_is_doubled_exactly(tmp_path):
     source = brightening(str(tmp_path / "a.mp4"), 60, sound=2.5)
-    film.convert(source, tmp_path / "b.mp4", network)
+    film.convert(source, tmp_path / "b.mp4", network())
     before, after = probe(source), probe(tmp_path / "b.mp4")
     assert (after.frames, after.rate, after.variable) == (120, 2 * NTSC, False)
     assert after.duration == before.duration == 60 / NTSC
@@ -85,21 +74,18 @@ def test_a_clip_with_sound_is_doubled_exactly(network, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.mp4", "b.mp4"]
 
 
-@pytest.mark.parametrize(
-    ("options", "rate", "stretch"),
-    [
-        ({"factor": "2.5"}, NTSC * Fraction(5, 2), 1),
-        ({"factor": "1/2"}, NTSC / 2, 1),
-        ({"fps": 60}, Fraction(60), 1),
-        ({"factor": 3, "slow_motion": True}, NTSC, 3),
-        ({"factor": 3, "slow_motion": True, "fps": 50}, Fraction(50), 3),
-    ],
-)
+@pytest.mark.parametrize(("options", "rate", "stretch"), [
+    ({"factor": "2.5"}, NTSC * Fraction(5, 2), 1),
+    ({"factor": "1/2"}, NTSC / 2, 1),
+    ({"fps": 60}, Fraction(60), 1),
+    ({"factor": 3, "slow_motion": True}, NTSC, 3),
+    ({"factor": 3, "slow_motion": True, "fps": 50}, Fraction(50), 3),
+])  # fmt: skip
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
-def test_any_rate(fades, network, suffix, options, rate, stretch):
+def test_any_rate(fades, suffix, options, rate, stretch):
     """Each frame shows its time, to the millisecond that a .mkv rounds to."""
     source = brightening(f"a.{suffix}")
-    plan = film.convert(source, f"b.{suffix}", network, **options)
+    plan = film.convert(source, f"b.{suffix}", network(), **options)
     found, info = values(f"b.{suffix}"), probe(f"b.{suffix}")
     assert len(found) == plan.frames == np.ceil(13 / NTSC * rate * stretch)
     assert info.rate == rate and abs(info.duration - 13 * stretch / NTSC) <= 1 / rate + Fraction(1, 1000)
@@ -107,13 +93,12 @@ def test_any_rate(fades, network, suffix, options, rate, stretch):
     np.testing.assert_allclose(found, np.minimum(times, 1), atol=0.012)
 
 
-def test_a_variable_rate_becomes_constant(fades, network):
+def test_a_variable_rate_becomes_constant(fades):
     times = [0, 1, 2, 6, 7, 20, 21]
-    film.convert(brightening("a.mp4", rate=Fraction(30), times=times), "b.mp4", network, fps=60)
+    film.convert(brightening("a.mp4", rate=Fraction(30), times=times), "b.mp4", network(), fps=60)
     found = values("b.mp4")
-    assert probe("b.mp4").variable is False and len(found) == 2 * 21 + round(
-        60 * list(read_video("a.mp4"))[-1].duration
-    )
+    last = list(read_video("a.mp4"))[-1].duration
+    assert probe("b.mp4").variable is False and len(found) == 2 * 21 + round(60 * last)
     np.testing.assert_allclose(found[:43], np.arange(43) / 42, atol=0.012)
 
 
@@ -123,11 +108,11 @@ def scene(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("factor", [2, 3.5])
-def test_a_hard_cut_is_not_morphed(network, fades, factor):
+def test_a_hard_cut_is_not_morphed(fades, factor):
     """Every frame equals one of the two sides; the one before the cut is held."""
     a, b = scene(0), scene(1)
     encoded(Path("a.mp4"), [a] * 5 + [b] * 5)
-    film.convert("a.mp4", "b.mp4", network, factor=factor)
+    film.convert("a.mp4", "b.mp4", network(), factor=factor)
     sides = [next(iter(read_video("a.mp4"))).image, list(read_video("a.mp4"))[-1].image]
     nearest = []
     for frame in read_video("b.mp4"):
@@ -137,43 +122,35 @@ def test_a_hard_cut_is_not_morphed(network, fades, factor):
     assert nearest == [0] * int(np.ceil(5 * factor)) + [1] * (int(10 * factor) - int(np.ceil(5 * factor)))
 
 
-def test_motion_goes_on_through_repeated_frames(network, fades):
+def test_motion_goes_on_through_repeated_frames(fades):
     images = [ramp(number // 2 / 6) for number in range(14)]  # drawn on twos
     encoded(Path("a.mp4"), images)
-    film.convert("a.mp4", "plain.mp4", network)
-    film.convert("a.mp4", "b.mp4", network, retime=True)
+    film.convert("a.mp4", "plain.mp4", network())
+    film.convert("a.mp4", "b.mp4", network(), retime=True)
     plain, found = values("plain.mp4"), values("b.mp4")
     assert len(plain) == len(found) == 28
     steps = np.diff(found[:25])
     assert np.abs(steps - 1 / 24).max() < 0.012 and np.diff(plain[:25]).min() < 0.005
 
 
-@pytest.fixture
-def photos(fades) -> list[str]:
+@pytest.mark.parametrize(("options", "expected"), [
+    ({"frames": 2}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3]),
+    ({"times": 1}, [0, 0.3, 0.6, 0.45, 0.3]),
+    ({"frames": 0}, [0, 0.6, 0.3]),
+    ({"frames": 2, "loop": True}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
+    ({"frames": 3, "ease": True}, [0, 0.09375, 0.3, 0.50625, 0.6, 0.553125, 0.45, 0.346875, 0.3]),
+])  # fmt: skip
+def test_frames_between_photos(fades, options, expected):
     for number, value in enumerate((0.0, 0.6, 0.3)):
         write_image(f"{number}.png", ramp(value).astype(np.float32) / 255)
-    return ["0.png", "1.png", "2.png"]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({"frames": 2}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3]),
-        ({"times": 1}, [0, 0.3, 0.6, 0.45, 0.3]),
-        ({"frames": 0}, [0, 0.6, 0.3]),
-        ({"frames": 2, "loop": True}, [0, 0.2, 0.4, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]),
-        ({"frames": 3, "ease": True}, [0, 0.09375, 0.3, 0.50625, 0.6, 0.553125, 0.45, 0.346875, 0.3]),
-    ],
-)
-def test_frames_between_photos(photos, network, options, expected):
-    plan = film.convert(photos, "b.mp4", network, **options)
+    plan = film.convert(["0.png", "1.png", "2.png"], "b.mp4", network(), **options)
     found = values("b.mp4")
     assert len(found) == plan.frames == len(expected)
     np.testing.assert_allclose(found, expected, atol=0.012)
 
 
 @pytest.mark.parametrize("given", [["a.png", "b.png"], ["a.png", "a.png", "b.png"]], ids=len)
-def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, capsys, given):
+def test_a_full_device_gets_half_of_the_plan_once(fades, monkeypatch, capsys, given):
     """Where the plan did not do for the first frame of the network, before which a still gap is faded; another failure
     is the error."""
     big = np.float32(ramp(0.5) / 255).repeat(10, 0).repeat(10, 1)
@@ -190,7 +167,7 @@ def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, c
 
     monkeypatch.setattr("film.planning.BASE", 0)
     monkeypatch.setattr(Interpolator, "_tasks", fails)
-    film.convert(given, "out", network, frames=3)
+    film.convert(given, "out", network(), frames=3)
     first, second = plans
     assert second != first and second.memory <= first.memory / 2
     means = [read_image(path).mean() for path in sorted(Path("out").iterdir())]
@@ -199,29 +176,22 @@ def test_a_full_device_gets_half_of_the_plan_once(fades, network, monkeypatch, c
     assert line.count("\n") == 1 and "640x480" in line
     plans.clear()
     monkeypatch.setattr(Interpolator, "_tasks", partialmethod(fails, times=2))
-    refused(MemoryError, film.convert, given, "again", network, frames=3, match="640x480")
+    refused(MemoryError, film.convert, given, "again", network(), frames=3, match="640x480")
     assert len(plans) == 2
 
 
-def test_a_batch_is_in_the_plan(fades, network):
+def test_a_batch_is_in_the_plan(fades):
     write_image("a.png", ramp(0).astype(np.float32) / 255)
-
-    def planned(batch: int | None, memory: str) -> ComputePlan:
-        compute = compute_plan(network, make_plan(["a.png", "a.png"], None, Options(batch=batch, memory=memory)))
-        assert Interpolator(network, (HEIGHT, WIDTH), plan=compute).batch == compute.batch
-        return compute
-
-    one, eight = planned(None, "30GB"), planned(8, "30GB")
-    assert (one.batch, eight.batch) == (1, 8) and one.memory < eight.memory
-    fewer = planned(8, f"{one.memory / 1e6 + 1:.3f}MB")
-    assert 1 < fewer.batch < 8 and fewer.memory < eight.memory
+    for batch in (None, 8):
+        plan = compute_plan(network(), make_plan(["a.png", "a.png"], None, Options(batch=batch, memory="30GB")))
+        assert Interpolator(network(), (HEIGHT, WIDTH), plan=plan).batch == plan.batch == (batch or 1)
 
 
-def test_what_is_there_to_look_at(network, tmp_path, monkeypatch):
+def test_what_is_there_to_look_at(tmp_path, monkeypatch):
     """With the network itself; sheet, inspection and comparison leave the frames alone."""
     monkeypatch.chdir(tmp_path)
     source, weights = brightening("a.mp4", 4), "toy.safetensors"
-    film.save_model(weights, network)
+    film.save_model(weights, network())
     main([str(source), "-o", "b", "--sheet", "sheet.png", "--inspect", "look.jpg", "--weights", weights, "--quiet"])
     main([str(source), "-o", "compared", "--compare", "--weights", weights, "--quiet"])
     frames, compared = ([read_image(path) for path in sorted(Path(name).iterdir())] for name in ("b", "compared"))
@@ -237,20 +207,9 @@ class Killed(BaseException):
     """In the place of SIGKILL: nothing is tidied up."""
 
 
-def test_what_a_killed_run_left_is_removed_by_the_next_one(fades, network):
-    source = brightening("a.mp4", 3)
-    film.convert(source, "b.mp4", network)
-    left = Path(".c.mp4.part")
-    left.mkdir()
-    for name in (".job", "000000.mp4", "000001.mp4", ".open.mp4"):
-        (left / name).write_text("of a run that was killed")
-    film.convert(source, "c.mp4", network)
-    assert not left.exists() and Path("c.mp4").read_bytes() == Path("b.mp4").read_bytes()
-
-
-def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, network, monkeypatch):
+def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fades, monkeypatch):
     source = brightening("a.mp4", 40, Fraction(4), sound=10)  # long enough to seek in
-    film.convert(source, "whole.mp4", network, factor=3)
+    film.convert(source, "whole.mp4", network(), factor=3)
     counter, original = itertools.count(), Interpolator._tasks
 
     def between(self, *arguments):
@@ -260,11 +219,11 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
 
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(Interpolator, "_tasks", between)
-        film.convert(source, "b.mp4", network, factor=3)
+        film.convert(source, "b.mp4", network(), factor=3)
     assert Path(".b.mp4.part").is_dir() and not Path("b.mp4").exists()
     for other in (dict(factor=2), dict(factor=3, model=toy(seed=1))):
         with pytest.raises(ValueError, match="other inputs or options"):
-            film.convert(source, "b.mp4", **{"model": network} | other, resume=True)
+            film.convert(source, "b.mp4", **{"model": network()} | other, resume=True)
     made = []
 
     def counted(self, x0, x1, moments):
@@ -272,13 +231,12 @@ def test_a_killed_job_goes_on_and_gives_the_packets_of_an_uninterrupted_one(fade
         return original(self, x0, x1, moments)
 
     monkeypatch.setattr(Interpolator, "_tasks", counted)
-    starts, read = [], read_video
-    monkeypatch.setattr(
-        "film.io.sources.read_video", lambda path, start, **more: starts.append(start) or read(path, start, **more)
-    )
+    starts = []
+    seek = lambda path, start, **more: starts.append(start) or read_video(path, start, **more)  # noqa: E731
+    monkeypatch.setattr("film.io.sources.read_video", seek)
     monkeypatch.setattr("film.clip.make_compute_plan", lambda *_, **__: pytest.fail("another plan"))
-    refused(MemoryError, film.convert, source, "b.mp4", network, factor=3, resume=True, memory="1MB", match=r"b\.mp4")
-    film.convert(source, "b.mp4", network, factor=3, resume=True)
+    refused(MemoryError, film.convert, source, "b.mp4", network(), factor=3, resume=True, memory="1MB", match=r"b\.mp4")
+    film.convert(source, "b.mp4", network(), factor=3, resume=True)
     assert 0 < sum(made) < 80 - 24 * 2 // 3  # at least one segment was not computed again
     assert starts == [2]  # 48 of 120 frames were there: 4 seconds, less those before
     for stream in ("video", "audio"):
@@ -294,9 +252,8 @@ def captioned(path: Path, source: Path) -> Path:
         pictures = output.add_stream_from_template(clip.streams.video[0])
         lines = output.add_stream_from_template(texts.streams.subtitles[0])
         lines.metadata["language"] = "ger"
-        output.set_chapters(
-            [{"id": 1, "start": 0, "end": 250, "time_base": Fraction(1, 1000), "metadata": {"title": "A"}}]
-        )
+        tick = Fraction(1, 1000)
+        output.set_chapters([{"id": 1, "start": 0, "end": 250, "time_base": tick, "metadata": {"title": "A"}}])
         for container, stream in ((clip, pictures), (texts, lines)):
             for packet in container.demux():
                 if packet.dts is not None:
@@ -307,21 +264,13 @@ def captioned(path: Path, source: Path) -> Path:
 
 def captions(path: str) -> tuple[list, list]:
     """Text, seconds and language of subtitles; title and seconds of chapters."""
-    with av.open(path) as container:
-        streams = container.streams.subtitles
-        lines = [
-            (bytes(packet), float(packet.pts * packet.time_base), packet.stream.language)
-            for packet in (container.demux(*streams) if streams else ())
-            if packet.size
-        ]
-        chapters = [
-            (chapter["metadata"]["title"], float(chapter["end"] * chapter["time_base"]))
-            for chapter in container.chapters()
-        ]
-    return lines, chapters
+    with av.open(path) as clip:
+        texts = clip.demux(*clip.streams.subtitles) if clip.streams.subtitles else ()
+        lines = [(bytes(p), float(p.pts * p.time_base), p.stream.language) for p in texts if p.size]
+        return lines, [(c["metadata"]["title"], float(c["end"] * c["time_base"])) for c in clip.chapters()]
 
 
-def test_subtitles_and_chapters_stay_while_the_duration_does(fades, network):
+def test_subtitles_and_chapters_stay_while_the_duration_does(fades):
     source = captioned(Path("b.mkv"), brightening("a.mkv"))
     lines, chapters = [(b"one", 0.1, "ger"), (b"two", 0.3, "ger")], [("A", 0.25)]
     for output, options, expected, note in (
@@ -330,12 +279,12 @@ def test_subtitles_and_chapters_stay_while_the_duration_does(fades, network):
         ("d.mkv", {"factor": 2, "slow_motion": True}, ([], []), "subtitles and chapters left out"),
         ("c.gif", {"size": "32"}, ([], []), "subtitles and chapters left out"),
     ):
-        assert film.convert(source, output, network, **options).note == note
+        assert film.convert(source, output, network(), **options).note == note
         if not output.endswith("gif"):
             assert captions(output) == expected
 
 
-def test_odd_sizes_depth_alpha_and_rotation(fades, network):
+def test_odd_sizes_depth_alpha_and_rotation(fades):
     images = [ramp(number / 3)[:47, :63] for number in range(4)]
     rgba = [np.dstack([image, np.full(image.shape[:2], 255, np.uint8)]) for image in images]
     deep = [ramp(number / 3).astype(np.uint16) * 257 for number in range(4)]
@@ -349,21 +298,21 @@ def test_odd_sizes_depth_alpha_and_rotation(fades, network):
         (encoded(Path("deep.mp4"), deep, pixels="yuv420p10le"), (64, 48), 10),
         (encoded(Path("turned.mp4"), [ramp(number / 3) for number in range(4)], prepare=turn), (48, 64), 8),
     ):
-        film.convert(source, "b.mp4", network, overwrite=True)
+        film.convert(source, "b.mp4", network(), overwrite=True)
         info = probe("b.mp4")
         assert (info.width, info.height, info.bits, info.frames, info.audio) == (*size, bits, 8, ())
         np.testing.assert_allclose(values("b.mp4")[:7], np.arange(7) / 6, atol=0.02)
 
 
-def test_a_clip_that_was_cut_short(fades, network, capsys):
+def test_a_clip_that_was_cut_short(fades, capsys):
     """Of an mp4 without its index nothing can be read; of a mkv what is there, with a line."""
     sizes = [ramp(number / 99) + np.random.default_rng(number).integers(0, 9, (48, 64, 3)) for number in range(100)]
     for name in ("a.mp4", "a.mkv"):
         encoded(Path(name), [image.astype(np.uint8) for image in sizes], Fraction(25))
         Path(name).write_bytes(Path(name).read_bytes()[: Path(name).stat().st_size // 2])
     before = sorted(Path().iterdir())
-    refused(ValueError, film.convert, "a.mp4", "b.mp4", network, match=r"a\.mp4")
+    refused(ValueError, film.convert, "a.mp4", "b.mp4", network(), match=r"a\.mp4")
     assert sorted(Path().iterdir()) == before
-    film.convert("a.mkv", "b.mp4", network)
+    film.convert("a.mkv", "b.mp4", network())
     line = capsys.readouterr().err
     assert "a.mkv" in line and line.count("\n") == 1 and 40 < probe("b.mp4").frames < 160

@@ -13,16 +13,12 @@ def plain(x, kernel, padding):
     return lax.conv_general_dilated(x, kernel, (1, 1), padding, dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-@pytest.mark.parametrize(
-    ("size", "kernel", "padding"),
-    [
-        ((5, 9), (1, 2), [(0, 0), (0, 1)]),
-        ((5, 9), (3, 3), "VALID"),
-        ((96, 40), (3, 3), "SAME"),
-        ((3, TILE_PIXELS + 1), (3, 3), [(2, 0), (0, 2)]),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("size", "kernel", "padding"), [
+    ((5, 9), (1, 2), [(0, 0), (0, 1)]),
+    ((5, 9), (3, 3), "VALID"),
+    ((96, 40), (3, 3), "SAME"),
+    ((3, TILE_PIXELS + 1), (3, 3), [(2, 0), (0, 2)]),
+], ids=str)  # fmt: skip
 def test_gradients_are_those_of_the_convolution(size, kernel, padding):
     rng = np.random.default_rng(0)
     x = jnp.asarray(rng.normal(size=(3, *size, 5)).astype(np.float32))

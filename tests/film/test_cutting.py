@@ -21,13 +21,6 @@ def moving(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def two_scenes(tmp_path_factory):
-    """A scene cut between frames 11 and 12."""
-    frames = [draw(n, seed=0) for n in range(12)] + [255 - draw(n, seed=7) // 2 for n in range(12, 24)]
-    return write_film(tmp_path_factory.mktemp("scenes") / "cut.mp4", frames)
-
-
-@pytest.fixture(scope="module")
 def training(moving):
     folder = moving.parent / "training"
     assert cut_training(moving, folder, CUT) > 8
@@ -100,7 +93,9 @@ def test_seeds_and_counts(moving, training, tmp_path):
     assert {t["frame"] for t in triplets(tmp_path / "few")} <= {4, 9, 14, 19}
 
 
-def test_no_triplet_spans_a_scene_cut(two_scenes, tmp_path):
+def test_no_triplet_spans_a_scene_cut(tmp_path):
+    frames = [draw(n, seed=0) for n in range(12)] + [255 - draw(n, seed=7) // 2 for n in range(12, 24)]
+    two_scenes = write_film(tmp_path / "cut.mp4", frames)
     cut_training(two_scenes, tmp_path / "t", replace(CUT, gaps=(2,), still_share=1.0))
     cut_evaluation(two_scenes, tmp_path / "e", EvaluationCut(first=0, last=23, gap=1, spacing=1, motion=(6.0, 90.0)))
     centres, single = ([t["frame"] for t in triplets(tmp_path / name)] for name in ("t", "e"))

@@ -1,28 +1,17 @@
 """Folder layouts of the datasets: order, files and times of their triplets, protocols, and refusals."""
 
-from pathlib import Path
-
 import cv2
 import numpy as np
 import pytest
+from recipe import DATA
 from refusal import refused
 from tiny_triplets import damage, picture, write, write_all, write_vimeo
 
-from film.data.datasets import (
-    UCF101,
-    FolderTriplets,
-    Middlebury,
-    Quarters,
-    SnuFilm,
-    Vimeo90K,
-    Xiph,
-    XTest,
-    resample_linear,
-)
+from film.data import datasets
+from film.data.datasets import UCF101, FolderTriplets, Middlebury, Quarters, SnuFilm, Vimeo90K, Xiph, XTest
 from film.data.procedural import MovingShapes
 from film.data.triplet import decode
 
-DATA = Path(__file__).parents[1] / "data" / "film"
 SNU = "GOPRO_test/GOPR0384_11_00/00000"
 CLIPS = {"Boxing": 0, "Tango": 100}
 SCENES = {"Type1/TEST1": 0, "Type2/TEST2": 100}
@@ -118,11 +107,11 @@ def test_xiph_resampling_equals_the_reference():
     exact = 255 * light.reshape(half.shape[0], 2, half.shape[1], 2, 3).mean((1, 3)) ** (1 / 2.2)
     tie = np.abs(exact % 1 - 0.5) < 1e-4  # there a processor's last bit decides how float32 rounds; 84.499998 is one
     assert tie.sum() <= 3
-    ours = resample_linear(image, 2)
+    ours = datasets.resample_linear(image, 2)
     np.testing.assert_array_equal(ours[~tie], half[~tie])
     np.testing.assert_allclose(ours[tie], exact[tie], atol=0.51)
     board = np.tile(np.eye(2, dtype=np.uint8)[..., None] * 255, (2, 3, 3))
-    assert (resample_linear(board, 2) == 186).all()  # half the light is 0.5^(1/2.2) = 0.73 of the value, not half of it
+    assert (datasets.resample_linear(board, 2) == 186).all()  # half the light is 0.5^(1/2.2) = 0.73 of the value
 
 
 def test_protocols_crop_and_shrink(tmp_path):
@@ -130,8 +119,8 @@ def test_protocols_crop_and_shrink(tmp_path):
     crop = picture(2, 16, 24)[4:-4, 6:-6]
     np.testing.assert_allclose(Xiph(tmp_path / "xiph", scale=1, centre_crop=2, length=3)[0].y, crop / 255, atol=1e-6)
     both = Xiph(tmp_path / "xiph", scale=2, centre_crop=2, length=3)
-    np.testing.assert_array_equal(both.frames(0).images[1], resample_linear(crop, 2))
-    np.testing.assert_array_equal(decode(both.encoded(0).pictures[1], ""), resample_linear(crop, 2))
+    np.testing.assert_array_equal(both.frames(0).images[1], datasets.resample_linear(crop, 2))
+    np.testing.assert_array_equal(decode(both.encoded(0).pictures[1], ""), datasets.resample_linear(crop, 2))
     write_all(tmp_path / "x", {f"a/{k:04d}.png": k for k in (0, 16, 32)}, 4, 6)
     blocks = picture(16, 4, 6).reshape(2, 2, 3, 2, 3).mean(axis=(1, 3))
     assert np.abs(XTest(tmp_path / "x", scale=2, multiple=2).frames(0).images[1] - blocks).max() <= 0.5
@@ -154,18 +143,15 @@ def test_a_folder_with_another_layout_is_refused_when_it_is_read(tmp_path, layou
     refused(FileNotFoundError, len, made, match=str(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("make", "value"),
-    [
-        (lambda folder: decode(b"", "nothing"), "nothing"),
-        (lambda folder: decode(b"text", "nothing"), "nothing"),
-        (lambda folder: SnuFilm(folder), "2 paths"),
-        (lambda folder: Xiph(folder, scale=0), "scale 0"),
-        (lambda folder: Xiph(folder, length=2), "1 frames"),
-        (lambda folder: XTest(folder, scale=0), "scale 0"),
-        (lambda folder: XTest(folder, multiple=5), "multiple 5"),
-    ],
-)
+@pytest.mark.parametrize(("make", "value"), [
+    (lambda folder: decode(b"", "nothing"), "nothing"),
+    (lambda folder: decode(b"text", "nothing"), "nothing"),
+    (lambda folder: SnuFilm(folder), "2 paths"),
+    (lambda folder: Xiph(folder, scale=0), "scale 0"),
+    (lambda folder: Xiph(folder, length=2), "1 frames"),
+    (lambda folder: XTest(folder, scale=0), "scale 0"),
+    (lambda folder: XTest(folder, multiple=5), "multiple 5"),
+])  # fmt: skip
 def test_impossible_options_and_lists_are_refused(tmp_path, make, value):
     write(tmp_path / "1.png", picture(0))
     (tmp_path / "test-hard.txt").write_text("a.png b.png\n")

@@ -339,9 +339,8 @@ def command(place, **changes) -> DictConfig:
     node = {
         "_target_": "film.evaluation.triplet_evaluation.FilmEvaluation",
         "metrics": {name.lower(): {"_target_": f"common.evaluation.metrics.{name}"} for name in ("Psnr", "L1")},
-        **dict(
-            sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], training_sets=["absent"], progress=False
-        ),
+        **dict(sets=folders, scales=[1.0, 0.5], training_metrics=["psnr", "l1"], training_sets=["absent"]),
+        "progress": False,
     }
     options = dict(sets=["triplets"], metrics=None, limit=None, scales=None, overwrite=False, weights="average")
     return OmegaConf.create({"name": "toy", "evaluation": node} | options | changes)

@@ -53,13 +53,12 @@ def test_names_the_default_and_an_unknown_name(shipped):
     refused(FileNotFoundError, film.load, "film-huge", match=r"film-huge.*film-other, film-small")
 
 
-@pytest.mark.parametrize(
-    ("kind", "config", "value"),
-    [
-        *(("reveal", {}, "reveal"), ("film", {"width": 3}, "width"), ("film", {"flow_convs": []}, "flow_convs")),
-        ("film", dataclasses.asdict(CONFIG), "stranger"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "config", "value"), [
+    ("reveal", {}, "reveal"),
+    ("film", {"width": 3}, "width"),
+    ("film", {"flow_convs": []}, "flow_convs"),
+    ("film", dataclasses.asdict(CONFIG), "stranger"),
+])  # fmt: skip
 def test_other_weights_and_impossible_configs_are_refused(tmp_path, kind, config, value):
     save_weights(tmp_path / "w.safetensors", {"stranger": np.zeros(2, np.float32)}, kind=kind, config=config)
     with pytest.raises(ValueError, match=rf"(?s)w\.safetensors.*{value}"):

@@ -26,14 +26,8 @@ from film.training.initialization import initialize
 IMAGE, FLOW = 2e-5, 1e-4  # the reference's own float32 noise is 3e-6 and 5e-6
 
 
-@pytest.fixture(scope="module")
-def tiny() -> Film:
-    return model("tiny")
-
-
-def test_outputs_equal_the_reference(tiny):
-    data = np.load(DATA / "tiny_128x192.npz")
-    out = tiny(*map(jnp.asarray, pair(128, 192)))
+def test_outputs_equal_the_reference():
+    data, out = np.load(DATA / "tiny_128x192.npz"), model("tiny")(*map(jnp.asarray, pair(128, 192)))
     for name in ("image", "x0_warped", "x1_warped"):
         np.testing.assert_allclose(sampled(getattr(out, name)), data[name], atol=IMAGE)
     for direction in ("forward", "backward"):
@@ -41,13 +35,13 @@ def test_outputs_equal_the_reference(tiny):
             np.testing.assert_allclose(sampled(flow), data[f"{direction}_flow_pyramid_{level}"], atol=FLOW)
 
 
-def test_a_batch_equals_the_reference(tiny):
-    image = tiny(*map(jnp.asarray, two_pairs())).image
+def test_a_batch_equals_the_reference():
+    image = model("tiny")(*map(jnp.asarray, two_pairs())).image
     np.testing.assert_allclose(sampled(image), np.load(DATA / "tiny_batch2.npz")["image"], atol=IMAGE)
 
 
-def test_flow_residuals_equal_the_reference(tiny):
-    data = np.load(DATA / "tiny_128x192.npz")
+def test_flow_residuals_equal_the_reference():
+    data, tiny = np.load(DATA / "tiny_128x192.npz"), model("tiny")
 
     @jax.jit
     def flow(*frames):
@@ -62,8 +56,8 @@ def test_flow_residuals_equal_the_reference(tiny):
 
 
 @pytest.mark.long
-def test_three_adam_steps_equal_the_reference(tiny):
-    data = np.load(DATA / "tiny_train_l1.npz")
+def test_three_adam_steps_equal_the_reference():
+    data, tiny = np.load(DATA / "tiny_train_l1.npz"), model("tiny")
     x0, x1 = map(jnp.asarray, two_pairs())
     y = (x0 + x1) / 2 + 0.02 * np.random.RandomState(7).standard_normal(x0.shape).astype(np.float32)
     graphdef, params = nnx.split(tiny)

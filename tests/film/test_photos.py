@@ -12,6 +12,7 @@ from common.io.images import place, read_image, shrink
 from common.io.srgb import from_linear, to_linear
 from film import alignment, photos
 from film.alignment import common_view, corners, grey_thumbnail, register, rescaled, transform
+from film.model import FilmOutput
 from film.photos import Preparation, common_size, expose, parse_size, prepare
 from film.visualization import FROM_X0, FROM_X1, comparison, flow_picture, inspection_sheet, mixing_weight
 
@@ -58,12 +59,15 @@ def test_fit(sizes, crop, pad, resize):
             assert framed.mean() == pytest.approx(share if fit == "pad" else 1, abs=1e-3)
 
 
-def test_sizes_that_differ_need_a_fit():
+def test_sizes_and_shapes_that_differ_need_a_fit():
     message = refused(ValueError, prepare, [(40, 30), (30, 40)], ["a.jpg", "b.jpg"])
     assert all(part in message for part in ("a.jpg is 40x30", "b.jpg is 30x40", *photos.FITS))
     assert "stretch" in refused(ValueError, common_size, [(4, 3)], "a", "stretch")
     refused(ValueError, prepare, [(40, 30), (30, 40)], "ab", fit="pad", align=True)
     assert prepare([(40, 30)] * 2, "ab") == Preparation((40, 30), (40, 30))
+    assert "--fit" in refused(ValueError, prepare, [(40, 30)], "a", size="16x9")
+    fitted = prepare([(40, 30)], "a", fit="crop", size="16x9")
+    assert fitted.apply(0, np.ones((30, 40, 3), np.float32)).shape == (9, 16, 3)
 
 
 def test_place_keeps_the_centre():
@@ -93,15 +97,6 @@ def test_sizes_that_are_none(text):
     refused(ValueError, parse_size, text, (4000, 3000))
 
 
-def test_size_of_another_shape_needs_a_fit():
-    assert "--fit" in refused(ValueError, prepare, [(40, 30)], "a", size="16x9")
-    assert prepare([(40, 30)], "a", fit="crop", size="16x9").apply(0, np.ones((30, 40, 3), np.float32)).shape == (
-        9,
-        16,
-        3,
-    )
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_known_homography_is_found(seed):
     view, truth = shaken(seed)
@@ -122,13 +117,10 @@ def test_the_background_decides():
     assert found.matrix is not None and corner_error(found.matrix, truth) < 1
 
 
-@pytest.mark.parametrize(
-    "other", [np.zeros_like(SCENE), np.random.default_rng(0).random(SCENE.shape).astype(np.float32)]
-)
-def test_photos_that_do_not_align(other):
-    names = ["a.jpg", "b.jpg"]
-    message = refused(ValueError, prepare, [(WIDTH, HEIGHT)] * 2, names, [SCENE, other], align=True)
-    assert "a.jpg and b.jpg" in message and "%" in message
+def test_photos_that_do_not_align():
+    for other in (np.zeros_like(SCENE), np.random.default_rng(0).random(SCENE.shape).astype(np.float32)):
+        message = refused(ValueError, prepare, [(WIDTH, HEIGHT)] * 2, ["a.jpg", "b.jpg"], [SCENE, other], align=True)
+        assert "a.jpg and b.jpg" in message and "%" in message
 
 
 def test_the_common_view_is_the_largest_that_all_cover():
@@ -171,10 +163,8 @@ def test_a_hand_held_sequence_becomes_one_view():
 
 def test_exposure_is_matched_to_the_first():
     """Gains of light per channel are found although a third of the frame changes; black and white stay."""
-    gains = np.float32([1.4, 1.5, 1.7])
-    photos_of = [
-        from_linear(np.clip(to_linear(SCENE) * 0.6 * gain, 0, 1)) for gain in (np.float32(1), gains, 1 / gains)
-    ]
+    gains, light = np.float32([1.4, 1.5, 1.7]), 0.6 * to_linear(SCENE)
+    photos_of = [from_linear(np.clip(light * gain, 0, 1)) for gain in (np.float32(1), gains, 1 / gains)]
     for photo in photos_of[1:]:
         photo[:, : WIDTH // 3] = photo[::-1, : WIDTH // 3]
     preparation = prepare([(WIDTH, HEIGHT)] * 3, "abc", photos_of, match_exposure=True)
@@ -218,8 +208,6 @@ def test_mixing_weight_recovers_the_blend():
 @pytest.mark.parametrize("size", [(30, 40), (64, 48), (2, 9)])
 def test_pictures_to_look_at(size):
     """Of any size: nine cells; a clip of the cross-fade and the frame, beside each other."""
-    from film.model import FilmOutput
-
     x0, x1 = np.zeros((*size, 3), np.float32), np.ones((*size, 3), np.float32)
     flow = np.full((1, *size, 2), 3, np.float32)
     output = FilmOutput(x0[None] + 0.5, [flow], [-flow], x0[None], x1[None])

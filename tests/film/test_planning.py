@@ -4,23 +4,14 @@ import itertools
 import math
 import subprocess
 import sys
-from collections import namedtuple
+from types import SimpleNamespace
 
 import pytest
 
 from common.nn.tiling import Tiling
 from film import planning
 from film.config import FilmConfig
-from film.planning import (
-    FRAME,
-    OVERLAP,
-    ComputePlan,
-    bucket,
-    encoded_bytes,
-    free_memory,
-    make_compute_plan,
-    network_bytes,
-)
+from film.planning import FRAME, bucket, free_memory, make_compute_plan, network_bytes
 
 PAPER, SMALL = FilmConfig.paper(), FilmConfig.small()
 SIZES = [(720, 1280), (1080, 1920), (2160, 3840), (4000, 6000), (200, 5000), (37, 4096)]
@@ -57,11 +48,13 @@ def test_what_the_issue_names_fits():
     assert make_compute_plan(PAPER, (720, 1280), memory=2e9).memory < 2e9
 
 
-def test_the_model_of_memory_grows_with_pixels_and_channels():
+def test_the_model_of_memory_grows_with_pixels_channels_and_kept_frames():
     pixels = [network_bytes(SMALL, side * side) for side in (64, 256, 1024, 4096)]
     assert pixels == sorted(pixels) and pixels[-1] > 10 * pixels[0]
-    assert sum(encoded_bytes(PAPER)) * 720 * 1280 == pytest.approx(609e6, rel=0.01)
+    assert sum(planning.encoded_bytes(PAPER)) * 720 * 1280 == pytest.approx(609e6, rel=0.01)
     assert network_bytes(SMALL, 10**6) < network_bytes(SMALL, 10**6, ensemble=True) < network_bytes(PAPER, 10**6)
+    needed = [network_bytes(PAPER, 10**6, kept=kept) for kept in range(6)]
+    assert needed == sorted(set(needed)) and len(needed) == 6
 
 
 def test_more_is_kept_where_there_is_memory_and_use_for_it(monkeypatch):
@@ -93,7 +86,7 @@ def test_an_accelerator_needs_more(memory):
 
 
 def test_a_batch_is_as_large_as_there_is_memory_for():
-    def plan(memory: float, batch: int = 8, size: tuple[int, int] = (480, 640)) -> ComputePlan:
+    def plan(memory: float, batch: int = 8, size: tuple[int, int] = (480, 640)) -> planning.ComputePlan:
         return make_compute_plan(SMALL, size, memory=memory, batch=batch)
 
     one, some, all_ = plan(20e9, 1), plan(2e9), plan(20e9)
@@ -102,11 +95,6 @@ def test_a_batch_is_as_large_as_there_is_memory_for():
     assert plan(one.memory).batch == 1 and plan(2e9, size=(2160, 3840)).batch == 1
     more = 7 * (make_compute_plan(SMALL, (480, 640), memory=20e9, kept=2).memory - network_bytes(SMALL, 0))
     assert all_.memory > one.memory + more
-
-
-def test_fewer_kept_frames_need_less():
-    needed = [network_bytes(PAPER, 10**6, kept=kept) for kept in range(6)]
-    assert needed == sorted(needed) and len(set(needed)) == 6
 
 
 @pytest.mark.parametrize("align", [0, 1, 64])
@@ -134,28 +122,21 @@ def test_a_bucket_is_a_little_larger_and_there_are_few():
     assert all(bucket(padded) == padded for padded in buckets)
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """8 GB are free; a folder in place of the kernel's."""
-    free = namedtuple("Free", "available")(8e9)
-    monkeypatch.setattr(planning.psutil, "virtual_memory", lambda: free)
-    monkeypatch.setattr(planning, "CGROUPS", tmp_path)
-    monkeypatch.setattr(planning, "MEMBERSHIP", tmp_path / "membership")
-    return tmp_path
-
-
 V1 = ("4:cpu,memory:", "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 V2 = ("0::", ".", "memory.max", "memory.current", "inactive_file")
 
 
 @pytest.mark.parametrize("version", [V1, V2], ids=["v1", "v2"])
-def test_free_memory_is_what_cgroups_leave(machine, version):
+def test_free_memory_is_what_cgroups_leave(tmp_path, monkeypatch, version):
     """The tightest of those around the process; cached files do not count; another group's limit neither."""
     line, folder, limit, usage, cached = version
-    (machine / "membership").write_text(f"9:cpu:/\n{line}/outer/inner\n")
+    monkeypatch.setattr(planning.psutil, "virtual_memory", lambda: SimpleNamespace(available=8e9))
+    monkeypatch.setattr(planning, "CGROUPS", tmp_path)
+    monkeypatch.setattr(planning, "MEMBERSHIP", tmp_path / "membership")
+    (tmp_path / "membership").write_text(f"9:cpu:/\n{line}/outer/inner\n")
     assert free_memory() == 8e9
     for group, most, used in (("outer", "3000000000", 1e9), ("outer/inner", "max", 0), ("other", "5", 0)):
-        place = machine / folder / group
+        place = tmp_path / folder / group
         place.mkdir(parents=True)
         (place / limit).write_text(f"{most}\n")
         (place / usage).write_text(f"{used:.0f}\n")
@@ -198,4 +179,4 @@ def test_too_little_memory_is_one_line(monkeypatch):
         make_compute_plan(SMALL, (4000, 6000))
     monkeypatch.setattr(planning, "default_memory", lambda: 3.2e9)
     plan = make_compute_plan(SMALL, (4000, 6000))
-    assert plan.tiled and min(plan.window) > 2 * OVERLAP and plan.memory <= 3.2e9
+    assert plan.tiled and min(plan.window) > 2 * planning.OVERLAP and plan.memory <= 3.2e9

@@ -9,21 +9,11 @@ import recipe
 from toy import assert_same_parameters, foreign, parameters
 
 from common.weights.porting import OIHW_TO_HWIO
-from film.model import Film, FilmConfig
+from film.model import FilmConfig
 from film.porting import from_tf_variables, from_torch, key_table, read_reference
 
 CONFIG = recipe.config("tiny")
 TABLE = key_table(CONFIG, "variables")
-
-
-@pytest.fixture(scope="module")
-def reference() -> Film:
-    return recipe.model("tiny")
-
-
-@pytest.fixture
-def variables() -> dict[str, np.ndarray]:
-    return recipe.variables("tiny")
 
 
 def renumbered(variables: dict[str, np.ndarray], by: int, gap_at: int | None = None) -> dict[str, np.ndarray]:
@@ -36,7 +26,8 @@ def renumbered(variables: dict[str, np.ndarray], by: int, gap_at: int | None = N
     return {re.sub(r"^fusion/conv2d(?:_(\d+))?/", rename, name): value for name, value in variables.items()}
 
 
-def test_each_variable_is_exact_both_ways(reference, variables):
+def test_each_variable_is_exact_both_ways():
+    reference, variables = recipe.model("tiny"), recipe.variables("tiny")
     ours, back = parameters(reference), foreign(reference, "variables")
     assert len(ours) == len(variables) == len(recipe.manifest("tiny")["variables"])
     assert back.keys() == variables.keys()
@@ -46,7 +37,8 @@ def test_each_variable_is_exact_both_ways(reference, variables):
     assert_same_parameters(from_torch(foreign(reference, "torch"), CONFIG), reference)
 
 
-def test_names_may_end_in_colon_0_come_in_any_order_and_with_later_numbers(reference, variables):
+def test_names_may_end_in_colon_0_come_in_any_order_and_with_later_numbers():
+    reference, variables = recipe.model("tiny"), recipe.variables("tiny")
     shuffled = {f"{name}:0": variables[name] for name in sorted(variables, reverse=True)}
     assert_same_parameters(from_tf_variables(shuffled, CONFIG), reference)
     later = renumbered(variables, 97)  # conv2d_100 sorts before conv2d_97 as text
@@ -54,8 +46,8 @@ def test_names_may_end_in_colon_0_come_in_any_order_and_with_later_numbers(refer
     assert_same_parameters(from_tf_variables(later, CONFIG), reference)
 
 
-def test_every_fault_is_in_one_error(variables):
-    names = [entry.source for entry in TABLE.values()]
+def test_every_fault_is_in_one_error():
+    names, variables = [entry.source for entry in TABLE.values()], recipe.variables("tiny")
     missing, narrow, broken, infinite = (names[i] for i in (0, 5, 8, 11))
     several = variables | {"feat_net/surplus/kernel": np.zeros((1,), np.float32)}
     del several[missing]
@@ -74,10 +66,10 @@ def test_every_fault_is_in_one_error(variables):
         assert all(name in str(error.value) for name in named)
 
 
-def test_weights_of_another_size_and_faults_of_torch(variables, reference):
+def test_weights_of_another_size_and_faults_of_torch():
     with pytest.raises(ValueError, match="extractor"):
-        from_tf_variables(variables, FilmConfig.small())
-    tensors = foreign(reference, "torch")
+        from_tf_variables(recipe.variables("tiny"), FilmConfig.small())
+    tensors = foreign(recipe.model("tiny"), "torch")
     first, second = sorted(tensors)[:2]
     del tensors[first]
     tensors["module." + second] = tensors.pop(second)
@@ -86,11 +78,11 @@ def test_weights_of_another_size_and_faults_of_torch(variables, reference):
     assert all(name in str(error.value) for name in (first, second, "module." + second))
 
 
-BUNDLES = ["tiny_saved_model", "tiny_checkpoint/", "tiny_checkpoint/ckpt-3.index"]
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("path", [*BUNDLES, "dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
+@pytest.mark.parametrize("path", [
+    *("tiny_saved_model", "tiny_checkpoint/", "tiny_checkpoint/ckpt-3.index"),
+    *("dajes_tiny.pth", "dajes_tiny_torchscript.pt"),
+])  # fmt: skip
 def test_files_of_the_reference_programs_hold_the_same_network(path):
     reference = recipe.narrow()
     assert_same_parameters(read_reference(recipe.DATA / path, reference.config), reference)

@@ -11,6 +11,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import tensorflow_datasets as tfds
+from recipe import DATA
 from refusal import refused
 from tiny_triplets import damage, write_all, write_vimeo
 
@@ -20,7 +21,6 @@ from film.data.datasets import Vimeo90K
 from film.data.prepare import LAYOUTS, Prepare
 from film.data.record_sources import TfdsTriplets, TFRecordTriplets
 
-DATA = Path(__file__).parents[1] / "data" / "film"
 SHARDS = [DATA / f"tiny_triplets.tfrecord-{shard:05d}-of-00002" for shard in range(2)]
 
 

@@ -8,10 +8,7 @@ from recipe import DATA
 
 from film.ops.resample import _interpolate, average_pool, resize_bilinear, resize_nearest
 
-
-@pytest.fixture(scope="module")
-def reference() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "resize.npz"))
+REFERENCE = np.load(DATA / "resize.npz")
 
 
 def maps(height: int, width: int) -> np.ndarray:
@@ -20,9 +17,9 @@ def maps(height: int, width: int) -> np.ndarray:
 
 @pytest.mark.parametrize("case", range(5))
 @pytest.mark.parametrize(("name", "resize"), [("bilinear", resize_bilinear), ("nearest", resize_nearest)])
-def test_resizes_equal_the_reference(reference, case, name, resize):
-    expected = reference[f"{name}_{case}"]
-    ours = jax.jit(lambda x: resize(x, expected.shape[1:3]))(reference[f"in_{case}"])
+def test_resizes_equal_the_reference(case, name, resize):
+    expected = REFERENCE[f"{name}_{case}"]
+    ours = jax.jit(lambda x: resize(x, expected.shape[1:3]))(REFERENCE[f"in_{case}"])
     np.testing.assert_allclose(ours, expected, atol=1e-6 if name == "bilinear" else 0)
 
 

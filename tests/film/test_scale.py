@@ -38,7 +38,6 @@ def losses(folder: Path) -> list[float]:
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory) -> Path:
-    """A run of one device."""
     folder = tmp_path_factory.mktemp("alone")
     finish(start(folder, 1))
     assert len(losses(folder)) == 6

@@ -36,10 +36,8 @@ TASKS = {"paper": FilmTask(LEAST), "bilateral": FilmTask(BILATERAL, HELPED), "fl
 
 def exact_output(motion: tuple[float, float], levels: int = 4) -> FilmOutput:
     """A perfect FILM's output on `batch(motion)`: whole flows, in pixels of each level."""
-    image = jnp.zeros((2, SIDE, SIDE, 3))
-    forward = [
-        jnp.broadcast_to(jnp.array(motion, jnp.float32) / 2**i, (2, SIDE >> i, SIDE >> i, 2)) for i in range(levels)
-    ]
+    image, flow = jnp.zeros((2, SIDE, SIDE, 3)), jnp.array(motion, jnp.float32)
+    forward = [jnp.broadcast_to(flow / 2**i, (2, SIDE >> i, SIDE >> i, 2)) for i in range(levels)]
     return FilmOutput(image, forward, [-flow for flow in forward], image, image)
 
 
@@ -84,9 +82,7 @@ def uneven() -> dict[str, jax.Array]:
 
 def gradient_of(task, mesh=None):
     """The compiled loss and gradient at step 0."""
-    return jax.jit(
-        lambda p, data: jax.value_and_grad(lambda p: task.loss(p, data, context()._replace(mesh=mesh))[0])(p)
-    )
+    return jax.jit(jax.value_and_grad(lambda p, data: task.loss(p, data, context()._replace(mesh=mesh))[0]))
 
 
 @functools.cache
@@ -128,18 +124,13 @@ def test_two_devices_give_the_same_gradient(name, changes):
     assert not any(word in str(split.as_text()) for word in (" all-gather(", " all-to-all(", " collective-permute("))
 
 
-@functools.cache
-def initialized(config: FilmConfig):
-    params = jax.jit(FilmTask(config).init)(jax.random.key(0))
-    return assemble(Film, config, flatten(params))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("config", [START, SMALL_START], ids=["paper", "bilateral"])
 def test_at_the_start_flow_points_along_the_motion_and_the_image_is_the_mean(config):
     motions = np.array([(3, 0), (-3, 0), (0, 3), (0, -3)])
     data = jax.tree.map(lambda *x: jnp.concatenate(x), *(batch(tuple(v), side=64, count=1) for v in motions.tolist()))
-    out = initialized(config)(data["x0"], data["x1"])
+    params = jax.jit(FilmTask(config).init)(jax.random.key(0))
+    out = assemble(Film, config, flatten(params))(data["x0"], data["x1"])
     for flow, sign in ((out.forward_flow[0], 1), (out.backward_flow[0], -1)):
         mean = sign * np.asarray(flow)[:, 8:-8, 8:-8].mean(axis=(1, 2))
         along, across = (mean * motions / 3).sum(axis=1), (mean * motions[:, ::-1] / 3).sum(axis=1)
@@ -183,7 +174,9 @@ def test_added_parts_change_nothing_until_they_are_trained(tmp_path):
     film.save_model(tmp_path / "w.safetensors", toy(plain, seed=4))
     task, data = FilmTask(added, start_from=str(tmp_path / "w.safetensors")), batch(side=32)
     params, forward = task.start() or {}, jax.jit(task.forward)
-    output, before = forward(params, data), jax.jit(FilmTask(plain).forward)(params_like(plain, params), data)
+    common = {path: flatten(params)[path] for path in flatten(params_of(plain))}
+    before = jax.jit(FilmTask(plain).forward)(unflatten_like(common, params_of(plain)), data)
+    output = forward(params, data)
     for one, other in zip(jax.tree.leaves(output), jax.tree.leaves(before), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     weights = flatten(params)
@@ -198,12 +191,6 @@ def test_added_parts_change_nothing_until_they_are_trained(tmp_path):
     save(tmp_path / "more.safetensors", jax.device_get(params), added)
     with pytest.raises(ValueError, match="hints"):
         FilmTask(plain, start_from=str(tmp_path / "more.safetensors")).start()
-
-
-def params_like(config: FilmConfig, params):
-    """Those parameters that a network of `config` has."""
-    target, found = params_of(config), flatten(params)
-    return unflatten_like({path: found[path] for path in flatten(target)}, target)
 
 
 def test_an_even_mixture_knows_nothing_of_visibility():

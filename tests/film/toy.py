@@ -1,6 +1,7 @@
 """The smallest FILM that has every component, for tests of what is around the network. Its weights are random."""
 
 import dataclasses
+import functools
 import json
 
 import jax
@@ -32,6 +33,9 @@ def toy(config: FilmConfig = CONFIG, seed: int = 0) -> Film:
     return assemble(Film, config, {path: draw(leaf.shape) for path, leaf in shapes.items()})
 
 
+network = functools.cache(toy)  # one for all tests that leave it as it is
+
+
 def parameters(model: Film) -> dict[str, np.ndarray]:
     """Flat, by dotted name."""
     return {path: np.asarray(leaf) for path, leaf in flatten(nnx.to_pure_dict(nnx.state(model))).items()}
@@ -43,7 +47,6 @@ def foreign(model: Film, vocabulary: str) -> dict[str, np.ndarray]:
 
 
 def assert_same_parameters(one: Film, other: Film) -> None:
-    """Bit for bit."""
     assert one.config == other.config
     ours, theirs = parameters(one), parameters(other)
     assert ours.keys() == theirs.keys() and len(jax.tree.leaves(ours)) > 10

@@ -15,5 +15,4 @@ COUNTRIES_NETWORK, WORLD_NETWORK = (
 
 
 def number_of(atlas: Atlas, name: str) -> int:
-    """Of a country."""
     return [country.name for country in atlas.countries].index(name)

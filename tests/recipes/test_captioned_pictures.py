@@ -113,9 +113,6 @@ def archives(tmp_path, monkeypatch):
     return folder
 
 
-# ---- labels
-
-
 def test_emoji_are_matched_by_code_points(tmp_path):
     path, noto = names_archive(tmp_path), emoji.SETS[0]
     names = emoji.read_names(path)
@@ -163,9 +160,6 @@ def test_stamps_have_sentences(tmp_path):
     assert (zebra.label, zebra.mirror) == ("A zebra.", False)
 
 
-# ---- thumbnails
-
-
 def square(side) -> bytes:
     """A red square on white, with a margin of a tenth."""
     image = np.full((side, side, 3), 255, np.uint8)
@@ -209,9 +203,6 @@ def test_captions():
     assert not is_sided("bright leftovers")
     sided = ("Left hand", "down-right arrow", "arrow pointing left, blue", "on the left.", "(left) hand", "leftward")
     assert all(is_sided(text) for text in sided)
-
-
-# ---- splits and the folder
 
 
 def made(label, style, shade=0, source="s", group="food-drink") -> Picture:
@@ -274,8 +265,6 @@ def test_other_and_missing_packages_leave_nothing_behind(archives, tmp_path, mon
     assert not (tmp_path / "new").exists()
     refused(ValueError, Settings, unseen=-1, match="unseen -1")
 
-
-# ---- the tokenizer
 
 SENNRICH = ["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3  # the paper's example
 

@@ -70,9 +70,6 @@ def test_edits_exchange_the_facts_of_held_out_countries():
     assert currencies[0] == currencies[1]
 
 
-# ---- the packages
-
-
 def entry(code, name, **changes) -> dict:
     plain = dict(capital=[""], subregion="", languages=[], currencies=[], borders=[], area=-1, region="Sea")
     return {"cca2": code, "cca3": f"{code}Q", "name": {"common": name}, "latlng": [0, 0], **plain, **changes}
@@ -125,9 +122,6 @@ def test_thumbnails_and_stacks():
     refused(ValueError, fetch.unstack_flags, fetch.stack_flags(flags), 33, match=r"33.*144")
 
 
-# ---- invented countries
-
-
 def test_invented_countries():
     made = [invent(ATLAS.countries, count, np.random.default_rng(0)) for count in (200, 5, 5)]
     assert [one.facts for one in made[1]] == [one.facts for one in made[2]]
@@ -160,20 +154,14 @@ def test_syllables():
         assert split_syllables(parts.replace(" ", "")) == parts.split()
 
 
-# ---- sentences and the tokenizer
-
-
 def test_each_relation_is_in_one_item():
     facts, rng = ATLAS.countries[number_of(ATLAS, "Peru")].facts, np.random.default_rng(0)
     for kind in range(len(phrases.ITEM_KINDS)):
         text = phrases.item_text(facts, kind, rng)
-        for relation in RELATIONS:
-            assert (facts[relation][0] in text) == (
-                phrases.KIND_OF[relation] == kind or (relation == "name" and kind < 2)
-            )
-    assert [phrases.SOURCE_OF[relation] for relation in ("languages", "capital", "area", "borders")] == list(
-        phrases.SOURCES
-    )
+        told = {relation for relation in RELATIONS if facts[relation][0] in text}
+        assert told == {r for r in RELATIONS if phrases.KIND_OF[r] == kind or (r == "name" and kind < 2)}
+    relations = ("languages", "capital", "area", "borders")
+    assert [phrases.SOURCE_OF[relation] for relation in relations] == list(phrases.SOURCES)
     unknown = {relation: () for relation in RELATIONS} | {"name": ("Nowhere",), "region": ("Sea",)}
     made = {phrases.item_text(unknown, kind, np.random.default_rng(seed)) for seed in range(8) for kind in range(5)}
     assert made == {"", "Nowhere lies in Sea.", "Nowhere is a country of Sea."}

@@ -18,14 +18,10 @@ from reveal.network.model import Reveal
 
 REAL = Atlas.create().flags
 MADE = flags(120)
-LENGTHS = {"text_length": 96, "item_length": 44, "answer_length": 4}
 
 
 def rng(*seed) -> np.random.Generator:
     return np.random.default_rng(list(seed))
-
-
-# ---- flags
 
 
 def test_invented_flags_are_fixed_distinct_and_as_varied_as_real_ones():
@@ -79,9 +75,6 @@ def test_nearest_and_unique():
     assert unique_flags(grid_colours(flags)).tolist() == [False, False, True]
 
 
-# ---- augmentation
-
-
 def test_augmentation_is_fixed_by_its_seed_and_in_range():
     first, again, other = (augment(REAL[0], 48, rng(seed)) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first, again)
@@ -91,13 +84,10 @@ def test_augmentation_is_fixed_by_its_seed_and_in_range():
     np.testing.assert_array_equal(blank_image(8), np.full((8, 8, 3), 0.5, np.float32))
 
 
-# ---- the exported network
-
-
 def save(folder, target) -> None:
     params = nnx.to_pure_dict(nnx.state(Reveal(COUNTRIES_NETWORK, rngs=nnx.Rngs(0))))
-    recipe = {"recipe": {"data": {"_target_": target, **LENGTHS}}}
-    weights.save(folder / weights.FILE, params, COUNTRIES_NETWORK, metadata=recipe)
+    data = {"_target_": target, "text_length": 96, "item_length": 44, "answer_length": 4}
+    weights.save(folder / weights.FILE, params, COUNTRIES_NETWORK, metadata={"recipe": {"data": data}})
 
 
 @pytest.fixture(scope="module")

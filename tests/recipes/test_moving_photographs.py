@@ -58,9 +58,9 @@ def warp_errors(scene: Scene, time: float) -> list[np.ndarray]:
     return errors
 
 
-@pytest.mark.parametrize(
-    ("time", "changes", "scenes"), [(0.5, {}, 6), (0.1875, {}, 4), (0.5, dict(blurred=1.0, accelerated=1.0), 4)]
-)
+@pytest.mark.parametrize(("time", "changes", "scenes"), [
+    (0.5, {}, 6), (0.1875, {}, 4), (0.5, dict(blurred=1.0, accelerated=1.0), 4)
+])  # fmt: skip
 def test_outer_frames_warped_by_the_exact_flow_are_the_frame_in_between(folder, time, changes, scenes):
     seen = 0
     for index in range(scenes):

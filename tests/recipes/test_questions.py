@@ -30,7 +30,6 @@ both = pytest.mark.parametrize("data", [WORLD, COUNTRIES])
 
 @functools.cache
 def first(data) -> dict[str, np.ndarray]:
-    """Twelve batches as one."""
     return joined(take(data.batches(0), 12))
 
 
@@ -40,13 +39,9 @@ def item_text(data, item, table=None) -> str:
     return data.vocabulary.decode(tokens if table is None else table[tokens])
 
 
-# ---- batches
-
-
-@pytest.mark.parametrize(
-    ("data", "question", "answer", "negatives", "vocabulary"),
-    [(WORLD, 2, 2, 7, len(WORLD.vocabulary)), (COUNTRIES, 28, 12, 4, 2048)],
-)
+@pytest.mark.parametrize(("data", "question", "answer", "negatives", "vocabulary"), [
+    (WORLD, 2, 2, 7, len(WORLD.vocabulary)), (COUNTRIES, 28, 12, 4, 2048)
+])  # fmt: skip
 def test_arrays_of_a_batch(data, question, answer, negatives, vocabulary):
     shapes = dict(tokens=(question,), answer=(answer,), negatives=(negatives,), permutation=(vocabulary,))
     shapes = {name: ((8, *shape), "int32") for name, shape in (shapes | dict(relation=(), source=(), gold=())).items()}
@@ -176,9 +171,6 @@ def test_tasks_accept_a_batch():
             lambda params, task=task, batch=batch, context=context: task.loss(params, batch, context), params
         )
         assert loss.shape == () and set(metrics) >= {"generation", "accuracy"}
-
-
-# ---- evaluation
 
 
 @pytest.mark.long

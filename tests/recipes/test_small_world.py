@@ -19,9 +19,6 @@ WORDS = WorldVocabulary.of_world()
 ALL_ANSWERS = {word for words in ANSWERS.values() for word in words}
 
 
-# ---- entities
-
-
 def test_every_combination_is_one_entity_with_its_own_name():
     assert sorted(map(tuple, attributes(EVERY))) == list(itertools.product(*map(range, SIZES)))
     names = [entities.name(entity) for entity in EVERY]
@@ -83,9 +80,6 @@ def test_the_sheet(tmp_path):
     assert (tmp_path / "sheet.png").stat().st_size > 10_000
 
 
-# ---- facts
-
-
 @pytest.fixture(scope="module")
 def world() -> World:
     return World.create(distractors=4)
@@ -130,9 +124,6 @@ def test_refused_values():
         refused(ValueError, attributes, np.array([number]), match=str(number))
 
 
-# ---- items
-
-
 def test_each_answer_is_in_its_sources_item_and_names_in_two_sources(world):
     items = items_about(world, range(COUNT + 4), size=16)
     assert [item.id for item in items] == list(range(4 * (COUNT + 4)))
@@ -165,9 +156,6 @@ def test_items_depend_on_seed_and_id_and_edits_change_answers_only(world):
         changed = [pair for pair in pairs if pair[0] != pair[1]]
         assert len(changed) == (2 if one.source == "passages" else 1) and set(sum(changed, ())) <= ALL_ANSWERS
         assert one.picture is None or (one.picture != foreign.picture).any()
-
-
-# ---- vocabulary
 
 
 def test_the_vocabulary_suits_the_smallest_network():
