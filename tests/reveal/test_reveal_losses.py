@@ -1,7 +1,6 @@
 """The losses, against their sums written out; augmentation changes what it says, per image, and nothing else."""
 
 import dataclasses
-import itertools
 
 import jax
 import jax.numpy as jnp
@@ -65,12 +64,9 @@ def test_contrastive_leaves_out_other_keys_of_the_same_item():
     close(found, np.mean([np.log(np.exp(row).sum()) - positive for row, positive in rows]))
 
 
-def test_disentangle_is_the_mean_over_pairs():
-    values = normal(3, 2, 4, 5)
-    centred = np.asarray(unit(values - values.mean(1, keepdims=True)))
-    pairs = [(v[i] @ v[j]) ** 2 for v in centred for i, j in itertools.combinations(range(4), 2)]
-    close(disentangle(values), sum(pairs) / (2 * 16), 1e-6)
-    assert disentangle(jnp.ones((1, 3, 5))) < 1e-6  # equal tokens have no direction, and no NaN
+def test_equal_tokens_have_no_direction():
+    """And no NaN; all else of `disentangle` is in the reference's fixture (test_reveal_network)."""
+    assert disentangle(jnp.ones((1, 3, 5))) < 1e-6
 
 
 def test_gap_compares_lengths():
