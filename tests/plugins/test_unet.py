@@ -33,7 +33,7 @@ NAMES = {
 
 @pytest.mark.long
 def test_output_and_everything_inside():
-    """What controls add inside is tested with them (test_controlnet, test_t2i_adapter)."""
+    """What controls add inside is tested with them (test_control_networks)."""
     io, (graphdef, state) = fixture("unet_io"), nnx.split(network("unet"))
 
     @jax.jit
