@@ -22,9 +22,9 @@ go; NLTK's `word_tokenize` and `tokenizers`' pre-tokenizers cut contractions, ma
 Brackets stay because the list of what is dropped has their names in capitals, while the text is in small letters by
 then. That is a slip of the reference, kept here because published numbers have it.
 
-`tests/reveal/test_captions.py` pins it to what the Java program gives for difficult lines. Not reproduced: smileys,
-telephone numbers in brackets, HTML entities, file names and versions with digits ("git-p4.py"), "c++", "A." before a
-new sentence, a full stop before a comma ("cat., dog").
+`tests/reveal/test_reveal_metrics.py` pins it to what the Java program gives for difficult lines. Not reproduced:
+smileys, telephone numbers in brackets, HTML entities, file names and versions with digits ("git-p4.py"), "c++", "A."
+before a new sentence, a full stop before a comma ("cat., dog").
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def lora(writer: str) -> Path:
 
 
 def stored(kind) -> dict[str, np.ndarray]:
-    return safetensors.numpy.load_file(folder(kind) / FILES[kind])
+    return safetensors.numpy.load_file(folder(kind) / FILES.get(kind, WEIGHTS))
 
 
 def parameters(module) -> dict[str, np.ndarray]:

@@ -1,28 +1,23 @@
 """Quality of a base: its images and the anchors, the same each time, and one line for an error."""
 
 import json
-import warnings
 from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
+from hydra import compose, initialize_config_module
 from prepared import write_efficientnet, write_prepared
 from refusal import refused
 from tiny_base import diffusion_base, pixel_base
 
 from common.io.images import read_image, to_uint8
+from common.training.run import evaluate_from_config
 from plugins.diffusion.request import make_request
 from plugins.evaluation import base_quality
 from plugins.evaluation.base_quality import BaseQuality, Real
 from plugins.metrics import frechet_distance, kid
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from hydra import compose, initialize_config_module
-
-    from common.training.run import evaluate_from_config
 
 SIDE = 16
 SPLITS = {"train": 12, "unseen": 4, "unseen_style": 2, "test": 5}
@@ -144,19 +139,16 @@ def test_a_base_of_pixels_and_of_another_size(made, monkeypatch):
     assert {images.shape for images in found.values()} == {(3, 4, 4, 3)}
 
 
-@pytest.mark.parametrize(
-    ("changes", "base", "value"),
-    [
-        ({}, "nowhere", "nowhere"),
-        ({"features": "none.safetensors"}, "base", "none.safetensors"),
-        ({"held_out": ["nosuch"]}, "base", "nosuch"),
-        ({"count": 2}, "base", "^2 "),
-        ({"seed": -1}, "base", "seed -1"),
-        ({"batch": 0}, "base", "batch=0"),
-        ({"steps": 0}, "base", "steps"),
-        ({"sampler": "magic"}, "base", "magic"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "base", "value"), [
+    ({}, "nowhere", "nowhere"),
+    ({"features": "none.safetensors"}, "base", "none.safetensors"),
+    ({"held_out": ["nosuch"]}, "base", "nosuch"),
+    ({"count": 2}, "base", "^2 "),
+    ({"seed": -1}, "base", "seed -1"),
+    ({"batch": 0}, "base", "batch=0"),
+    ({"steps": 0}, "base", "steps"),
+    ({"sampler": "magic"}, "base", "magic"),
+])  # fmt: skip
 def test_settings_that_are_refused_before_the_base_is_loaded(made, tmp_path, monkeypatch, changes, base, value):
     monkeypatch.setattr(base_quality, "from_files", lambda *_: pytest.fail("loaded"))
     kinds, out = (ValueError, OSError), tmp_path / "out"

@@ -1,22 +1,28 @@
-"""The article's table on random networks: costs as counted by hand, a row for each method, errors before any work."""
+"""Costs against counts by hand and XLA's; the benchmark of overheads; the article's table, and errors before work."""
 
 import csv
 import dataclasses
 import json
-import warnings
+from functools import partial
 from pathlib import Path
 
 import families
 import hydra
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax import lax
 from prepared import dark_squares, write_prepared
 from refusal import refused
 from tiny_base import TEXT, diffusion_base, pixel_base, random
 
+from benchmarks import control
 from common.nn.init import blank
+from common.training import renamed
+from common.training.config import instantiate
+from common.training.run import evaluate_from_config
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
 from plugins.control.controlnet import ControlNetConfig
 from plugins.control.mediapipe import MediaPipeConfig
@@ -26,16 +32,101 @@ from plugins.diffusion.networks.unet import UNet, UNetConfig
 from plugins.diffusion.pipeline import load
 from plugins.evaluation import comparison as tables
 from plugins.evaluation.comparison import ControlComparison
-from plugins.evaluation.cost import Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
-from plugins.evaluation.flops import Work
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, plug_and_play_cost, split
+from plugins.evaluation.flops import Work, count
 from plugins.metrics.features import INCEPTION, Clip, FeatureExtractor
 from plugins.metrics.fidelity import EdgeF1, MaskIou, edges
 
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from common.training import renamed
-    from common.training.config import instantiate
-    from common.training.run import evaluate_from_config
+
+def shape(*sides: int) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(sides, jnp.float32)
+
+
+def conv(x, kernel, stride=1, groups=1):
+    layout = ("NHWC", "HWIO", "NHWC")
+    return lax.conv_general_dilated(
+        x, kernel, (stride, stride), "SAME", dimension_numbers=layout, feature_group_count=groups
+    )
+
+
+def test_products_are_two_for_each_weight_and_pixel():
+    assert count(jnp.matmul, shape(5, 7), shape(7, 3)) == Work(2 * 5 * 7 * 3)
+    assert count(jnp.matmul, shape(2, 5, 7), shape(2, 7, 3)) == Work(2 * 2 * 5 * 7 * 3)
+    assert count(conv, shape(2, 8, 8, 3), shape(3, 3, 3, 16)) == Work(2 * 2 * 64 * 9 * 3 * 16)
+    assert count(lambda x, k: conv(x, k, 2), shape(2, 8, 8, 3), shape(3, 3, 3, 16)) == Work(2 * 2 * 16 * 9 * 3 * 16)
+    assert count(lambda x, k: conv(x, k, 1, 6), shape(1, 8, 8, 6), shape(3, 3, 1, 6)) == Work(2 * 64 * 9 * 6)
+
+
+def test_elements_of_sums_are_counted_and_moves_are_not():
+    assert count(lambda x: jnp.exp(x + 1).sum(), shape(4, 5)) == Work(0, 20 + 20 + 20)
+    assert count(lambda x: x.T.reshape(2, 10)[:, ::-1].astype(jnp.bfloat16), shape(4, 5)) == Work()
+    assert count(lambda i: i + 1, jax.ShapeDtypeStruct((9,), jnp.int32)) == Work(), "whole numbers are indices"
+
+
+def test_loops_count_as_often_as_they_run_and_branches_once():
+    step = jax.jit(jax.checkpoint(lambda x, w: jnp.tanh(x @ w)))
+    shapes = shape(4, 4), shape(4, 4)
+    once = count(step, *shapes)
+    assert once == Work(2 * 4**3, 16)
+
+    def loop(x, w):
+        return lax.scan(lambda x, _: (step(x, w), None), x, None, length=7)[0]
+
+    assert count(loop, *shapes) == once.times(7)
+    assert count(lambda x, w: lax.fori_loop(0, 7, lambda i, x: step(x, w), x), *shapes) == once.times(7)
+    assert count(lambda x, w: lax.cond(x[0, 0] > 0, step, lambda x, w: x, x, w), *shapes) == once
+    endless = partial(lax.while_loop, lambda x: x[0] < 9, lambda x: 2 * x)
+    refused(ValueError, count, endless, shape(3), match="loop")
+
+
+def test_xla_agrees_where_there_is_neither_loop_nor_border():
+    def network(x, k, w):
+        y = jax.nn.relu(lax.conv_general_dilated(x, k, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+        y = y - y.mean((1, 2), keepdims=True)
+        return y @ w
+
+    shapes = shape(2, 10, 10, 8), shape(3, 3, 8, 32), shape(32, 16)
+    xla = jax.jit(network).lower(*shapes).cost_analysis()["flops"]  # type: ignore
+    np.testing.assert_allclose(count(network, *shapes).total, xla, rtol=0.005)
+
+
+COSTS = {"base": Cost(0, Work(), Work(1000)), "plugin": Cost(6, Work(50), Work(1000, 1))}
+COSTS |= {"controlnet": Cost(360, Work(10), Work(1300)), "layout": Cost(0, Work(5000), Work(1500))}
+SECONDS = {"base": [10.0, 10.4, 12.0], "features": [9.0, 10.0, 10.1]}
+SECONDS |= {"plugin once": [1.0, 0.9, 3.0], "plugin added": [0.01, 0.01, 0.02]}
+SECONDS |= {"controlnet": [13.0, 14.0, 12.5], "controlnet once": [2.0] * 3, "controlnet added": [4.0, 3.0, 3.5]}
+SECONDS |= {"layout": [15.0, 15.6, 16.0], "layout once": [5.0, 5.2, 5.4]}
+
+
+def test_small_additions_count_by_parts_and_large_ones_by_whole_calls():
+    options = control.Options(steps=50, inversion=200)
+    rows = {kind: control.row(kind, SECONDS, COSTS, options) for kind in ("plugin", "controlnet", "layout")}
+    base = 50 * 10.4
+    plugin = rows["plugin"]
+    assert plugin["run s"] == pytest.approx(base + 1 + 50 * 0.01)
+    assert plugin["overhead %"] == plugin["by parts %"] == pytest.approx(100 * 1.5 / base)
+    assert plugin["by calls %"] == pytest.approx(100 * (1 - 50 * 0.4) / base), "the noise of calls, as it is"
+    assert plugin["of GFLOP %"] == pytest.approx(100 * (50 + 50 * 1) / 50_000)
+    network = rows["controlnet"]
+    assert network["run s"] == pytest.approx(2 + 50 * 13) and network["overhead %"] == network["by calls %"]
+    assert network["by parts %"] == pytest.approx(100 * (2 + 50 * 3.5) / base)
+    layout = rows["layout"]
+    assert layout["once s"] == pytest.approx(250 * 5.2) and layout["run s"] == pytest.approx(250 * 5.2 + 50 * 15.6)
+    assert "by parts %" not in layout and layout["of GFLOP %"] == pytest.approx(60)
+
+
+@pytest.mark.long
+def test_all_methods_with_tiny_networks(capsys):
+    control.main(control.Options(size="tiny", repeats=1, inversion=2, steps=3))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert cells[0] == [*control.COLUMNS] and len(cells) == 2 + 5
+    found = {row[0]: dict(zip(control.COLUMNS, row, strict=True)) for row in cells[2:]}
+    assert list(found) == ["base", "plugin", "t2i_adapter", "controlnet", "layout"]
+    work = {name: float(row["of GFLOP %"]) for name, row in found.items() if name != "base"}
+    assert 0 < work["plugin"] < work["t2i_adapter"] < work["controlnet"] < work["layout"]
+    assert all(float(row["call s"]) > 0 for row in found.values())
+
 
 SIDE, UNIT, TOKENS = 16, 2, TEXT.max_position_embeddings
 KINDS = {
@@ -233,18 +324,15 @@ def test_old_names_are_read(made):
     assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "value"),
-    [
-        ({"methods": {"plugin": "nowhere"}}, FileNotFoundError, r"evaluation\.methods\.plugin: .*nowhere"),
-        ({"methods": {"plug_and_play": True}, "base": "nowhere"}, FileNotFoundError, "nowhere"),
-        ({"methods": {"plug_and_play": None, "plugin": None}}, ValueError, r"evaluation\.methods"),
-        ({"methods": {"plug_and_play": "photo.png"}}, ValueError, r"photo\.png"),
-        ({"methods": {"plugin": True}}, ValueError, r"plugin is True"),
-        ({"count": 3}, ValueError, "^3 "),
-        ({"rounds": 0}, ValueError, "rounds is 0"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "error", "value"), [
+    ({"methods": {"plugin": "nowhere"}}, FileNotFoundError, r"evaluation\.methods\.plugin: .*nowhere"),
+    ({"methods": {"plug_and_play": True}, "base": "nowhere"}, FileNotFoundError, "nowhere"),
+    ({"methods": {"plug_and_play": None, "plugin": None}}, ValueError, r"evaluation\.methods"),
+    ({"methods": {"plug_and_play": "photo.png"}}, ValueError, r"photo\.png"),
+    ({"methods": {"plugin": True}}, ValueError, r"plugin is True"),
+    ({"count": 3}, ValueError, "^3 "),
+    ({"rounds": 0}, ValueError, "rounds is 0"),
+])  # fmt: skip
 def test_settings_that_are_refused_before_any_work(made, tmp_path, monkeypatch, changes, error, value):
     monkeypatch.setattr("plugins.evaluation.comparison.bases.from_files", lambda *_: pytest.fail("loaded"))
     refused(error, lambda: comparison(made, **changes).run("", tmp_path), match=value)

@@ -1,16 +1,19 @@
 """Control networks from every kind of file, and written so that diffusers reads them."""
 
 import functools
+import itertools
 import json
 import math
 import re
+from collections.abc import Iterator, Sequence
 
-import control_files
+import ldm
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
-from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored_json, stored_shapes
+from ldm import Tensor, conv, with_bias
+from networks import SMALL, WEIGHTS, assert_same, folder, parameters, stored, stored_json, stored_shapes
 from tiny_base import random
 
 from common.io.tensor_files import digest_of
@@ -25,6 +28,56 @@ WIDTHS = (16, 32, 32, 32)
 ZERO = np.zeros((2, 2), np.float32)
 
 
+# Control networks as their first releases name tensors, written down a second time: made by counting, as their
+# constructors do, where `plugins/control/single_file.py` decodes. (name in the release, name in diffusers, shape).
+
+
+def first_controlnet(
+    widths: Sequence[int] = (320, 640, 1280, 1280), context: int = 768, hints: Sequence[int] = (16, 32, 96, 256)
+) -> Iterator[Tensor]:
+    """The UNet's walk without its way up; a zero convolution for each block of the way down; the hint encoder, whose
+    every second layer is an activation."""
+    yield from (row for row in ldm.unet(widths, context) if not row[0].startswith(("output_blocks.", "out.")))
+    skips = [widths[0], *(width for width in widths for _ in range(3))][:-1]  # the last level has no downsampler
+    for row, skip in enumerate(skips):
+        yield from with_bias((f"zero_convs.{row}.0", f"controlnet_down_blocks.{row}"), skip, skip, 1, 1)
+    yield from with_bias(("middle_block_out.0", "controlnet_mid_block"), widths[-1], widths[-1], 1, 1)
+    own = "controlnet_cond_embedding"
+    yield from conv(("input_hint_block.0", f"{own}.conv_in"), hints[0], 3)
+    inner = [(outputs, before) for before, width in itertools.pairwise(hints) for outputs in (before, width)]
+    for i, (outputs, inputs) in enumerate(inner):
+        yield from conv((f"input_hint_block.{2 * i + 2}", f"{own}.blocks.{i}"), outputs, inputs)
+    yield from conv((f"input_hint_block.{2 * len(inner) + 2}", f"{own}.conv_out"), widths[0], hints[-1])
+
+
+def first_full_adapter(widths: Sequence[int] = (320, 640, 1280, 1280), unshuffled: int = 192) -> Iterator[Tensor]:
+    """Two residual blocks a level, all in one row."""
+    yield from conv(("conv_in", "adapter.conv_in"), widths[0], unshuffled)
+    row, before = 0, widths[0]
+    for level, width in enumerate(widths):
+        if width != before:
+            yield from conv((f"body.{row}.in_conv", f"adapter.body.{level}.in_conv"), width, before, 1)
+        for i in range(2):
+            ours = f"adapter.body.{level}.resnets.{i}"
+            yield from conv((f"body.{row}.block1", f"{ours}.block1"), width, width)
+            yield from conv((f"body.{row}.block2", f"{ours}.block2"), width, width, 1)
+            row += 1
+        before = width
+
+
+def first_light_adapter(widths: Sequence[int] = (320, 640, 1280, 1280), unshuffled: int = 192) -> Iterator[Tensor]:
+    """Four residual blocks a level, each level by itself."""
+    before = unshuffled
+    for level, width in enumerate(widths):
+        inner, theirs, ours = width // 4, f"body.{level}", f"adapter.body.{level}"
+        yield from conv((f"{theirs}.in_conv", f"{ours}.in_conv"), inner, before, 1)
+        for i in range(4):
+            for block in ("block1", "block2"):
+                yield from conv((f"{theirs}.body.{i}.{block}", f"{ours}.resnets.{i}.{block}"), inner, inner)
+        yield from conv((f"{theirs}.out_conv", f"{ours}.out_conv"), width, inner, 1)
+        before = width
+
+
 @functools.cache
 def fixed(kind) -> ControlNetwork:
     """The fixtures' network."""
@@ -34,10 +87,6 @@ def fixed(kind) -> ControlNetwork:
 @pytest.fixture(scope="module")
 def plugin() -> MediaPipePlugin:
     return random(MediaPipePlugin, MediaPipeConfig.for_unet(SMALL, 4))
-
-
-def stored(kind) -> dict[str, np.ndarray]:
-    return safetensors.numpy.load_file(folder(kind) / WEIGHTS)
 
 
 def write(path, tensors, config=None):
@@ -101,7 +150,7 @@ def test_a_pipelines_folder_and_variants(tmp_path):
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_controlnet_in_its_first_names(tmp_path, whole):
     """In a checkpoint beside its base, and by itself; its groups and heads are not in shapes: given, or beside it."""
-    tensors = theirs(control_files.controlnet(WIDTHS, 32, (8, 16, 24, 32)), stored("controlnet"))
+    tensors = theirs(first_controlnet(WIDTHS, 32, (8, 16, 24, 32)), stored("controlnet"))
     if whole:
         tensors = {f"control_model.{name}": value for name, value in tensors.items()}
         tensors |= {"model.diffusion_model.out.2.weight": ZERO, "first_stage_model.quant_conv.bias": ZERO}
@@ -113,24 +162,24 @@ def test_a_controlnet_in_its_first_names(tmp_path, whole):
 
 def test_a_t2i_adapter_in_both_names_without_a_config(tmp_path):
     full, path = stored("t2i_adapter"), tmp_path / "adapter.safetensors"
-    for tensors in (full, theirs(control_files.full_adapter(WIDTHS), full)):
+    for tensors in (full, theirs(first_full_adapter(WIDTHS), full)):
         write(path, tensors, {"_class_name": "AutoencoderKL"})  # config.json of another network
         assert_same(load(path), fixed("t2i_adapter"))
     light = random(T2IAdapter, T2IAdapterConfig(1, (8, 16), 4, 8, "light_adapter"))
     source = safetensors.numpy.load_file(save(light, tmp_path / "light"))
-    assert_same(load(write(path, theirs(control_files.light_adapter((8, 16, 16), 64), source))), light)
+    assert_same(load(write(path, theirs(first_light_adapter((8, 16, 16), 64), source))), light)
 
 
 @pytest.mark.parametrize(("network", "config", "release", "size"), [
-    (ControlNet, ControlNetConfig.sd15(), control_files.controlnet, 361_279_120),
-    (T2IAdapter, T2IAdapterConfig.sd15(), control_files.full_adapter, 77_369_280),
+    (ControlNet, ControlNetConfig.sd15(), first_controlnet, 361_279_120),
+    (T2IAdapter, T2IAdapterConfig.sd15(), first_full_adapter, 77_369_280),
     (
         T2IAdapter,
         T2IAdapterConfig(in_channels=1),
-        functools.partial(control_files.full_adapter, unshuffled=64),
+        functools.partial(first_full_adapter, unshuffled=64),
         77_000_640,
     ),
-    (T2IAdapter, T2IAdapterConfig.sd15_light(), control_files.light_adapter, 18_689_200),
+    (T2IAdapter, T2IAdapterConfig.sd15_light(), first_light_adapter, 18_689_200),
 ])  # fmt: skip
 def test_names_sizes_and_architecture_of_the_published_files(network, config, release, size):
     shapes = stored_shapes(network, config)

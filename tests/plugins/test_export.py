@@ -13,36 +13,73 @@ import pytest
 import safetensors.numpy
 from commands import mistake
 from flax import nnx
-from networks import DATA, folder, nhwc
+from networks import DATA, SMALL, folder, nhwc
 from portable import UNETS, features_case
 from refusal import refused
-from tiny_base import random
+from tiny_base import TEXT, VAE, random
 
 from common.io.images import write_image
 from common.io.tensor_files import digest_of
+from common.nn.text_encoder import TextEncoder
 from plugins.cli.export import check_bytes
 from plugins.cli.main import main
 from plugins.control import MediaPipeConfig, MediaPipePlugin, T2IAdapter, T2IAdapterConfig, contract, load, save
 from plugins.control.export import control_program, save_features
+from plugins.diffusion.networks.tiny_vae import AutoencoderTiny, TinyVAEConfig
+from plugins.diffusion.networks.unet import UNet, UNetConfig
+from plugins.diffusion.networks.vae import AutoencoderKL
+from plugins.diffusion.programs import decoder_program, text_program, unet_program
 from plugins.formats.litert import litert, open_litert
 from plugins.formats.onnx_graph import onnx
-from plugins.formats.program import read_stablehlo, stablehlo
+from plugins.formats.program import Input, Program, read_stablehlo, stablehlo
 
 HEIGHT, WIDTH = 24, 40  # three and five latents high and wide: odd at every level
-NETWORKS = {
+CONTROLS = {
     "plugin": (MediaPipePlugin, MediaPipeConfig((8, 12), 8, 8, (8,), (8, 16), (2, 2), expansion=2, groups=4)),
     "plugin on pixels": (MediaPipePlugin, MediaPipeConfig((8,), 1, 8, (), (8,), (1,), expansion=2, groups=4)),
     "adapter": (T2IAdapter, T2IAdapterConfig(channels=(8, 12, 12), downscale_factor=4)),
     "grey light adapter": (T2IAdapter, T2IAdapterConfig(1, (8, 12), 2, 8, "light_adapter")),
 }
 IMAGES = np.random.default_rng(1).random((2, HEIGHT, WIDTH, 3), np.float32)
+XL = UNetConfig(
+    block_out_channels=(32, 32), layers_per_block=1, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+    up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=8, attention_head_dim=(1, 2),
+    transformer_layers_per_block=(1, 2), use_linear_projection=True, addition_embed_type="text_time",
+    addition_time_embed_dim=16, projection_class_embeddings_input_dim=8 + 6 * 16,
+)  # fmt: skip
+BASE = {
+    "unet": lambda: unet_program(random(UNet, SMALL), 8, 12, 5),
+    "unet with features": lambda: unet_program(random(UNet, SMALL), 6, 10, 5, features=True),
+    "sdxl": lambda: unet_program(random(UNet, XL), 8, 8, 5, sizes=6),
+    "decoder": lambda: decoder_program(random(AutoencoderKL, VAE), 8, 6),
+    "fast decoder": lambda: decoder_program(random(AutoencoderTiny, TinyVAEConfig()), 4, 4),
+    "text": lambda: text_program(random(TextEncoder, TEXT), 9),
+}
+onnx_session = functools.partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
-def case(request):
-    """A network, and its features of two images."""
-    network = random(*NETWORKS[request.param])
-    return network, contract.encode(*nnx.split(network), jnp.asarray(IMAGES))
+def program_of(name: str) -> Program:
+    return BASE[name]() if name in BASE else control_program(random(*CONTROLS[name]), HEIGHT, WIDTH)
+
+
+def inputs_of(program: Program, rows: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+
+    def draw(name: str, value: Input) -> np.ndarray:
+        if value.dtype == jnp.int32:
+            return rng.integers(0, TEXT.vocab_size, (rows, *value.shape), np.int32)
+        if not value.batched:
+            return np.array(981, np.float32)
+        return IMAGES[:rows] if name == "picture" else rng.standard_normal((rows, *value.shape), np.float32)
+
+    return {name: draw(name, value) for name, value in program.inputs.items()}
+
+
+def assert_near(found, expected, most: float) -> None:
+    """Relative to the largest value of each output."""
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.shape == theirs.shape
+        assert np.abs(ours - theirs).max() / np.abs(theirs).max() < most
 
 
 def assert_close(features, expected) -> None:
@@ -50,30 +87,83 @@ def assert_close(features, expected) -> None:
         np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
+def first_rows(inputs: dict[str, np.ndarray], rows: int) -> dict[str, np.ndarray]:
+    return {name: value[:rows] if value.ndim else value for name, value in inputs.items()}
+
+
 def stored_features(path: Path) -> list[np.ndarray]:
     tensors = safetensors.numpy.load_file(path)
     return [nhwc(tensors[f"feature_{level}"]) for level in range(len(tensors))]
 
 
-onnx_session = functools.partial(onnxruntime.InferenceSession, providers=["CPUExecutionProvider"])
+@pytest.mark.parametrize("name", [*CONTROLS, *(pytest.param(name, marks=pytest.mark.long) for name in BASE)])
+def test_onnx(name):
+    """For any number of rows; float16 is the type of stored weights alone."""
+    program, sizes = program_of(name), []
+    inputs = inputs_of(program, 3 if name in BASE else 2)
+    expected = jax.jit(program.function)(**inputs)
+    for weights, most in {"float32": 2e-5, "float16": 1e-2}.items() if name in BASE else [("float32", 1e-5)]:
+        data = onnx(program, weights)
+        session = onnx_session(data)
+        assert [each.name for each in session.get_inputs()] == list(program.inputs)
+        assert [each.name for each in session.get_outputs()] == list(program.outputs)
+        for rows in (1, len(expected[0])):
+            first = first_rows(inputs, rows)
+            first = {name: value.transpose(0, 3, 1, 2) if value.ndim == 4 else value for name, value in first.items()}
+            found = session.run(None, first)
+            assert [each.shape for each in session.get_outputs()] == [["b", *each.shape[1:]] for each in found]
+            assert_near([nhwc(np.asarray(each)) for each in found], [each[:rows] for each in expected], most)
+        sizes.append(len(data))
+    assert name not in BASE or sizes[1] < 0.8 * sizes[0]
+
+
+LITERT = {  # name: type of weights: error
+    **{name: {"float16": 1e-2} for name in BASE},
+    "text": {"float32": 1e-5, "float16": 5e-3, "int8": 0.1},
+    **{name: {"float16": 2e-3, "int8": 5e-2} for name in CONTROLS},  # of the shipped networks: docs/portable.md
+}
+LITERT_MARKS = {"text": ()} | dict.fromkeys(CONTROLS, (pytest.mark.long,))
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=LITERT_MARKS.get(n, (pytest.mark.slow,))) for n in LITERT])
+def test_litert(name, tmp_path):
+    program, path, sizes = program_of(name), tmp_path / "program.tflite", {}
+    inputs = inputs_of(program, 1)
+    expected = jax.jit(program.function)(**inputs)
+    for weights, most in LITERT[name].items():
+        path.write_bytes(litert(program, weights))
+        outputs = open_litert(path)(**inputs)
+        assert list(outputs) == list(program.outputs)
+        assert_near(outputs.values(), expected, most)
+        sizes[weights] = path.stat().st_size
+    assert name != "text" or sizes["float16"] < 0.8 * sizes["float32"]
 
 
 @pytest.mark.long
-def test_stablehlo(case, tmp_path):
-    """For any number of images."""
-    network, expected = case
-    path = tmp_path / "plugin.stablehlo"
-    path.write_bytes(stablehlo(control_program(network, HEIGHT, WIDTH)))
+@pytest.mark.parametrize("name", [*CONTROLS, "unet with features"])
+def test_stablehlo(name, tmp_path):
+    """For any number of rows."""
+    program, path = program_of(name), tmp_path / "program.stablehlo"
+    path.write_bytes(stablehlo(program))
+    inputs = inputs_of(program, 2)
+    expected = jax.jit(program.function)(**inputs)
     for rows in (1, 2):
-        assert_close(read_stablehlo(path)(IMAGES[:rows]), [f[:rows] for f in expected])
+        assert_close(read_stablehlo(path)(*first_rows(inputs, rows).values()), [each[:rows] for each in expected])
     exported = jax.export.deserialize(bytearray(path.read_bytes()))
-    assert exported.platforms == ("cpu", "cuda", "tpu") and exported.in_avals[0].shape[1:] == (HEIGHT, WIDTH, 3)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+
+
+@pytest.fixture(scope="module", params=CONTROLS)
+def case(request):
+    """A network, and its features of two images."""
+    network = random(*CONTROLS[request.param])
+    return network, contract.encode(*nnx.split(network), jnp.asarray(IMAGES))
 
 
 @pytest.mark.parametrize(("platform", "grouped"), [("cpu", False), ("cuda", True)])
 def test_each_platform_has_its_own_depthwise_convolution(platform, grouped):
     """A program for an accelerator runs on the CPU too, without JAX's check of the platform."""
-    network = random(*NETWORKS["plugin"])
+    network = random(*CONTROLS["plugin"])
     exported = jax.export.deserialize(bytearray(stablehlo(control_program(network, HEIGHT, WIDTH), 1, [platform])))
     assert ("feature_group_count = 16" in exported.mlir_module()) == grouped
     assert exported.mlir_module_serialized.startswith(b"ML\xefR")  # MLIR's bytecode, for other readers
@@ -82,39 +172,20 @@ def test_each_platform_has_its_own_depthwise_convolution(platform, grouped):
     assert_close(jax.jit(here.call)(IMAGES[:1]), contract.encode(*nnx.split(network), IMAGES[:1]))
 
 
-def test_onnx(case):
-    network, expected = case
-    session = onnx_session(onnx(control_program(network, HEIGHT, WIDTH)))
-    (image,) = session.get_inputs()
-    assert (image.name, image.shape) == ("picture", ["b", 3, HEIGHT, WIDTH])
-    assert [output.name for output in session.get_outputs()] == [f"feature_{i}" for i in range(network.num_outputs)]
-    for rows in (1, 2):
-        features = session.run(None, {"picture": IMAGES[:rows].transpose(0, 3, 1, 2)})
-        assert [output.shape for output in session.get_outputs()] == [["b", *f.shape[1:]] for f in features]
-        for ours, theirs in zip(features, expected, strict=True):
-            assert np.abs(nhwc(ours) - theirs[:rows]).max() / np.abs(theirs).max() < 1e-5
-
-
-@pytest.mark.long
-def test_litert(case, tmp_path):
-    """Relative to the largest feature; the numbers of the shipped networks are in docs/portable.md."""
-    network, expected = case
-    path = tmp_path / "plugin.tflite"
-    for weights, most in (("float16", 2e-3), ("int8", 5e-2)):
-        path.write_bytes(litert(control_program(network, HEIGHT, WIDTH), weights))
-        features = open_litert(path)(picture=IMAGES[:1])
-        assert list(features) == [f"feature_{level}" for level in range(network.num_outputs)]
-        for name, theirs in zip(features, expected, strict=True):
-            assert np.abs(features[name] - theirs[:1]).max() / np.abs(theirs).max() < most
+def test_an_operation_without_a_form_in_onnx_is_named():
+    program = Program(lambda x: (jnp.sort(x),), {"x": Input((4,))}, ("y",))
+    refused(ValueError, onnx, program, match="sort")
 
 
 def test_without_the_package_onnx_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnx", None)
-    refused(ImportError, lambda: onnx(control_program(random(*NETWORKS["plugin"]), HEIGHT, WIDTH)), match=r"\[export\]")
+    refused(ImportError, lambda: onnx(control_program(random(*CONTROLS["plugin"]), HEIGHT, WIDTH)), match=r"\[export\]")
 
 
 def test_features_are_channels_first_with_metadata(case, tmp_path):
+    """A network's program gives the same."""
     network, expected = case
+    assert_close(jax.jit(control_program(network, HEIGHT, WIDTH).function)(picture=IMAGES), expected)
     path = save_features(tmp_path / "f.safetensors", network, IMAGES[0], 0.5)
     assert_close(stored_features(path), [0.5 * f[:1] for f in expected])
     with safetensors.safe_open(path, "np") as file:
@@ -143,7 +214,7 @@ def test_features_in_pytorch_give_our_outputs(tmp_path, name):
 
 
 def test_networks_sizes_and_files_that_are_refused(tmp_path):
-    controlnet, plugin = load(folder("controlnet")), random(*NETWORKS["plugin"])
+    controlnet, plugin = load(folder("controlnet")), random(*CONTROLS["plugin"])
     file = tmp_path / "plugin.stablehlo"
     file.write_bytes(b"no program")
     for refuse, value in (
@@ -161,7 +232,7 @@ def test_networks_sizes_and_files_that_are_refused(tmp_path):
 @pytest.fixture
 def here(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    save(random(*NETWORKS["plugin"]), "plugin")
+    save(random(*CONTROLS["plugin"]), "plugin")
     write_image("edges.png", IMAGES[0])
     return tmp_path
 
@@ -226,3 +297,14 @@ def test_weights_that_a_format_cannot_hold_are_refused(here, capsys, monkeypatch
     monkeypatch.setattr("plugins.cli.export.LARGEST", 1000)
     for output in ("a.onnx", "a.onnx --weights float16", "a.tflite --weights int8", "a.stablehlo"):
         assert "no format" in mistake(f"export {network} -o {output}", capsys), output
+
+
+@pytest.mark.long
+def test_the_command_writes_the_parts_of_a_base(tmp_path, capsys):
+    for part, tail in (("unet", "--with-features"), ("decoder", ""), ("text_encoder", "")):
+        main(f"export --base diffusion-small --part {part} -o {tmp_path}/{part}.onnx --weights float16 {tail}".split())
+        assert part in capsys.readouterr().out
+    sessions = {path.stem: onnx_session(path) for path in tmp_path.iterdir()}
+    shapes = {name: {each.name: each.shape for each in session.get_inputs()} for name, session in sessions.items()}
+    assert shapes["decoder"] == {"latents": ["b", 4, 16, 16]} and shapes["text_encoder"] == {"tokens": ["b", 24]}
+    assert shapes["unet"]["feature_2"] == ["b", 112, 4, 4] and shapes["unet"]["timestep"] == []

@@ -1,14 +1,25 @@
-"""Edges and masks: by hand, by brute force, and the scores of empty maps."""
+"""Metrics of control: edges, masks, depth and landmarks, by hand and by estimators; their anchors."""
 
+import math
+import sys
+
+import astronaut
 import cv2
 import numpy as np
 import pytest
+from onnx_models import MEAN_OF_CHANNELS, save_model
 from refusal import refused
 
 from common.io.images import to_uint8
 from plugins import metrics
+from plugins.metrics import Mean, derangement, flat, score_rows, table
+from plugins.metrics.estimated import fit, in_pixels
 
 RNG = np.random.default_rng(0)
+NAN = float("nan")
+TARGETS = np.array([1.0, 2.0, 4.0, 8.0])
+NAMES = ("with control", "no control", "wrong control")
+SCORES = {"error": lambda image, target: abs(image - target), "ratio": lambda image, target: image / target}
 
 
 def line(column: int, side: int = 12) -> np.ndarray:
@@ -111,19 +122,159 @@ def test_objects_are_the_functions():
         assert metric.higher_is_better == (not isinstance(metric, metrics.EdgeDistance))
 
 
+def test_depth_errors_are_those_of_lstsq():
+    predicted, target = RNG.random((2, 9, 7))
+    predicted, mask = predicted + target, RNG.random((9, 7)) < 0.7
+    columns = np.stack([predicted[mask], np.ones(mask.sum())], axis=1)
+    (scale, shift), *_ = np.linalg.lstsq(columns, target[mask], rcond=None)
+    off, far = columns @ [scale, shift] - target[mask], target[mask] >= 0.01
+    expected = (np.sqrt(np.mean(off**2)), np.mean(np.abs(off[far]) / target[mask][far]), scale, shift)
+    assert metrics.depth_errors(predicted, target, mask) == pytest.approx(expected) and expected[0] > 0.05
+    exact = metrics.depth_errors((target - 0.3) / 2.5, target)
+    assert exact == pytest.approx((0, 0, 2.5, 0.3), abs=1e-12)
+    assert fit(np.array([1.0, 3.0]), np.array([0.0, 4.0])) == (2, -2)
+
+
+def test_near_for_far_is_no_better_than_no_information():
+    target = RNG.random((9, 7))
+    for predicted in (1 - target, *(np.full_like(target, value) for value in (0, 0.1, 0.3, 7 / 9))):
+        found = metrics.depth_errors(predicted, target)
+        assert found.scale == 0 and found.rmse == pytest.approx(target.std()) and found.shift == target.mean()
+
+
+def test_abs_rel_leaves_out_small_targets():
+    found = metrics.depth_errors(np.zeros((1, 3)), np.array([[0.0, 0.5, 1.0]]))
+    assert found.abs_rel == pytest.approx((0 / 0.5 + 0.5 / 1) / 2)
+    assert np.isnan(metrics.depth_errors(np.zeros((1, 3)), np.zeros((1, 3))).abs_rel)
+
+
+def test_depth_by_a_model(tmp_path):
+    pytest.importorskip("onnxruntime")
+    save_model(tmp_path / "mean.onnx", [1, 3, 28, 28], MEAN_OF_CHANNELS)
+    ramp = np.repeat(np.tile(np.linspace(0, 1, 28, dtype=np.float32), (28, 1))[..., None], 3, -1)
+    score = metrics.DepthRmse(str(tmp_path / "mean.onnx"))
+    score.prepare()
+    assert score(0.2 + 0.5 * ramp, ramp) < 1e-3
+    for wrong in (ramp[:, ::-1], np.full_like(ramp, 0.5)):
+        assert score(wrong, ramp) == pytest.approx(float(ramp[..., 0].std()), rel=1e-3)
+    assert math.isnan(score(np.full_like(ramp, np.nan), ramp))
+    refused(FileNotFoundError, lambda: metrics.DepthRmse("none.onnx").prepare(), match=r"none\.onnx")
+
+
+def test_nme_and_pck_by_hand():
+    """Eyes 10 apart, a box of 10 x 24 (diagonal 26); errors 0, 5, 2 and 13 pixels."""
+    target = np.array([[0.0, 0], [10, 0], [5, 24], [5, 10]])
+    predicted = target + np.array([[0.0, 0], [3, 4], [-2, 0], [5, 12]])
+    assert metrics.nme(predicted, target, (0, 1)) == pytest.approx(20 / 4 / 10)
+    assert metrics.pck(predicted, target) == 2 / 4  # 2.6 pixels
+    assert metrics.pck(predicted, target, 0.2) == 3 / 4
+    assert metrics.pck(predicted, target, 0.5) == 1  # 13 pixels are just enough
+    face = RNG.random((478, 2)) * 100
+    assert metrics.nme(face + [3, 4], face) == pytest.approx(5 / np.linalg.norm(face[33] - face[263]))
+
+
+def test_points_that_were_not_found():
+    target, some = np.array([[0.0, 0], [30, 40], [10, 10]]), np.array([[0.0, 5], [NAN, NAN], [10, 10]])
+    assert metrics.nme(some, target, (0, 1)) == pytest.approx(2.5 / 50)
+    assert metrics.pck(some, target) == pytest.approx(2 / 3)
+    assert np.isnan(metrics.nme(NAN * target, target, (0, 1))) and metrics.pck(NAN * target, target) == 0
+    unknown = np.array([[0.0, 0], [30, 40], [NAN, NAN]])
+    assert metrics.pck(some, unknown) == 1 / 2 and metrics.nme(target, unknown, (0, 1)) == 0
+    assert np.isnan(metrics.pck(some, NAN * target))
+
+
+NO_FACE = astronaut.marked((200, 200))
+
+
+def with_face(left: float) -> np.ndarray:
+    return astronaut.marked((200, 200), (round(200 * left), 60, 60, 60))
+
+
+def test_a_face_is_scored_where_there_is_one(monkeypatch):
+    astronaut.fake_mediapipe(monkeypatch)
+    nme, found = metrics.FaceNme(), metrics.FaceFound()
+    nme.prepare()
+    assert nme(with_face(0.2), with_face(0.2)) == 0 and found(with_face(0.2), with_face(0.2)) == 1
+    near, far = nme(with_face(0.25), with_face(0.2)), nme(with_face(0.6), with_face(0.2))
+    assert far == pytest.approx(8 * near, rel=0.05) and near > 0.05
+    assert math.isnan(nme(NO_FACE, with_face(0.2))) and found(NO_FACE, with_face(0.2)) == 0
+    assert math.isnan(nme(with_face(0.2), NO_FACE)) and math.isnan(found(with_face(0.2), NO_FACE))
+    assert found(np.full_like(NO_FACE, np.nan), with_face(0.2)) == 0
+
+
+def test_a_body_is_scored_by_its_points(monkeypatch):
+    astronaut.fake_mediapipe(monkeypatch)
+    points = in_pixels(astronaut.person().pose, NO_FACE)
+    assert points.shape == (33, 2) and np.allclose(points, 200 * astronaut.person().pose[:, :2])
+    body, nobody, score = np.ones_like(NO_FACE), np.zeros_like(NO_FACE), metrics.PosePck()
+    assert score(body, body) == 1 and score(nobody, body) == 0 and math.isnan(score(body, nobody))
+
+
+def test_a_missing_mediapipe_is_an_error_before_the_work(monkeypatch):
+    astronaut.forget()
+    monkeypatch.setitem(sys.modules, "mediapipe", None)
+    for score in (metrics.FaceNme(), metrics.FaceFound(), metrics.PosePck()):
+        refused(ImportError, score.prepare, match="'landmarks'")
+
+
+def sets_of(*images):
+    return dict(zip(NAMES, images, strict=True))
+
+
+@pytest.mark.parametrize("n", [2, 3, 100])
+def test_a_derangement_has_no_fixed_point(n):
+    found = [derangement(n, seed) for seed in range(20)]
+    for seed, each in enumerate(found):
+        assert sorted(each) == list(range(n)) and not np.any(each == np.arange(n))
+        np.testing.assert_array_equal(each, derangement(n, seed))
+    assert len({tuple(each) for each in found}) >= min(n - 1, 10)
+
+
+def test_three_rows_scored_against_the_same_targets():
+    rows = score_rows(SCORES, TARGETS, sets_of(TARGETS, 2 * TARGETS, TARGETS[[1, 0, 3, 2]]))
+    assert tuple(rows) == NAMES
+    assert [row["error"].value for row in rows.values()] == [0, 15 / 4, (1 + 1 + 4 + 4) / 4]
+    assert [row["ratio"].value for row in rows.values()] == [1, 2, (2 + 0.5 + 2 + 0.5) / 4]
+    assert rows["no control"]["error"].error == pytest.approx(np.std([1, 2, 4, 8], ddof=1) / 2)
+    assert flat(rows)["error/wrong control"] == 2.5 and len(flat(rows)) == 6
+    lines = table(rows).splitlines()
+    assert lines[0] == "| pictures | error | ratio |"
+    assert lines[2] == "| with control | 0.000 ± 0.000 | 1.000 ± 0.000 |"
+    assert lines[3].startswith("| no control | 3.750 ± 1.548 | 2.000") and len(lines) == 5
+
+
+def test_a_score_of_nan_is_left_out_and_counted():
+    score = {"face": lambda image, target: image if image > 0 else float("nan")}
+    rows = score_rows(score, [0] * 3, sets_of([1.0, 2.0, 3.0], [4.0, -1.0, -1.0], [-1.0] * 3))
+    expected = [Mean(2, 1 / np.sqrt(3), 3), Mean(4, float("nan"), 1), Mean(float("nan"), float("nan"), 0)]
+    for row, mean in zip(rows.values(), expected, strict=True):
+        assert row["face"] == pytest.approx(mean, nan_ok=True)
+    assert "4.000 ± nan (1 of 3)" in table(rows) and "(0 of 3)" in table(rows) and "(3 of" not in table(rows)
+
+
 SMALL, LARGE = np.zeros((3, 3), bool), np.zeros((4, 4), bool)
+SQUARE, POINTS = np.zeros((3, 3)), np.array([[0.0, 0], [3, 4]])
 
 
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        (lambda: metrics.edge_f1(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-        (lambda: metrics.chamfer(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-        (lambda: metrics.iou(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-        (lambda: metrics.edge_f1(SMALL, SMALL, -1), "tolerance=-1"),
-        (lambda: metrics.edges(disc(), blur=-1.0), "blur=-1.0"),
-        (lambda: metrics.edges(disc(), low=300), "low=300"),
-    ],
-)
+@pytest.mark.parametrize(("call", "value"), [
+    (lambda: metrics.edge_f1(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
+    (lambda: metrics.chamfer(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
+    (lambda: metrics.iou(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
+    (lambda: metrics.edge_f1(SMALL, SMALL, -1), "tolerance=-1"),
+    (lambda: metrics.edges(disc(), blur=-1.0), "blur=-1.0"),
+    (lambda: metrics.edges(disc(), low=300), "low=300"),
+    (lambda: metrics.depth_errors(SQUARE, np.zeros((4, 4))), r"\(3, 3\)"),
+    (lambda: metrics.depth_errors(SQUARE, SQUARE, SQUARE > 0), "0 pixels"),
+    (lambda: metrics.depth_errors(NAN + SQUARE, SQUARE), "9 pixels"),
+    (lambda: metrics.pck(POINTS, POINTS[:1]), r"\(2, 2\) and \(1, 2\)"),
+    (lambda: metrics.nme(POINTS, POINTS), r"eyes=\(33, 263\)"),
+    (lambda: metrics.nme(POINTS, 0 * POINTS, (0, 1)), "0.0"),
+    (lambda: metrics.nme(POINTS, NAN * POINTS, (0, 1)), "nan"),
+    (lambda: metrics.pck(POINTS, 0 * POINTS), "0.0"),
+    (lambda: derangement(1), "^1 "),
+    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 3, 4)))), "3 no control"),
+    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 4, 5)))), "5 wrong control"),
+    (lambda: score_rows(SCORES, [], sets_of([], [], [])), "0 targets"),
+])  # fmt: skip
 def test_invalid_values_are_refused(call, value):
     refused(ValueError, call, match=value)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import shutil
-import warnings
 from pathlib import Path
 
 import cv2
@@ -10,10 +9,13 @@ import networks
 import numpy as np
 import pytest
 import safetensors.numpy
+from hydra import compose, initialize_config_dir
 from refusal import refused
 from streams import take
 
 from common.io.images import write_image
+from common.training.config import instantiate
+from common.training.run import register
 from plugins.conditions.registry import make
 from plugins.data import TfdsPictures
 from plugins.data.crop import cut, square
@@ -21,13 +23,6 @@ from plugins.data.own_batches import OwnPicturesConfig
 from plugins.evaluation.control_fidelity import ControlEvaluation
 from plugins.metrics.fidelity import MaskIou
 from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
-
-with warnings.catch_warnings():  # beartype on OmegaConf's DictConfig, a subclass of typing.MutableMapping
-    warnings.simplefilter("ignore")
-    from hydra import compose, initialize_config_dir
-
-    from common.training.config import instantiate
-    from common.training.run import register
 
 ROOT = Path(__file__).parents[2]
 COUNT, SIZE = 8, 16

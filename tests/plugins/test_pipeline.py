@@ -154,8 +154,6 @@ def test_a_base_of_pixels_has_no_autoencoder(tmp_path):
     assert base.vae is None and base.base.unit == 1 and base.base.side == 8
     images = base(APPLE, steps=2, height=8, width=11, guidance=1)
     assert images.shape == (1, 8, 11, 3) and 0 <= images.min() < images.max() <= 1
-    half = base(APPLE, steps=2, height=8, width=11, guidance=1, dtype="bfloat16")  # nearly the same
-    assert half.dtype == np.float32 and 1e-6 < np.abs(half - images).mean() < 0.05
 
 
 def test_a_prompt_that_is_too_long_is_a_warning():
@@ -178,8 +176,6 @@ IMAGE = np.full((16, 16, 3), 0.5, np.float32)
     ({"image": IMAGE, "width": 32}, "16x16.*32x16"),
     ({"image": IMAGE[:, :15]}, "15x16.*16x16"),
     ({"image": IMAGE[..., :1]}, r"\(16, 16, 1\)"),
-    ({"image": IMAGE * 255}, "float32"),
-    ({"image": np.full((16, 16, 3), 7, np.uint8)}, "uint8"),
     ({"guidance": float("nan")}, "guidance=nan"),
     ({"guidance": 1, "negative": "dark"}, "guidance=1"),
     ({"rescale": 2.0}, "rescale=2.0"),
@@ -213,14 +209,12 @@ def test_components_that_do_not_fit_are_refused(change, message):
 
 def test_a_lora_is_merged_into_another_pipeline(tmp_path, apples):
     name = "mid_block.attentions.0.transformer_blocks.0.attn2.to_k"
-    rng = np.random.default_rng(0)
-    down, up = rng.standard_normal((2, 16), np.float32), rng.standard_normal((8, 2), np.float32)
-    file = tmp_path / "style.safetensors"
+    pipeline, file = diffusion_base(), tmp_path / "style.safetensors"
+    down, up = np.ones((2, 16), np.float32), np.ones((8, 2), np.float32)
     safetensors.numpy.save_file({f"unet.{name}.lora_A.weight": down, f"unet.{name}.lora_B.weight": up}, file)
-    pipeline = diffusion_base()
     before = parameters(pipeline.unet)[f"{name}.kernel"]
     merged = pipeline.with_loras([(Lora.load(file), 0.5)])
-    np.testing.assert_allclose(parameters(merged.unet)[f"{name}.kernel"], before + 0.5 * (up @ down).T, atol=1e-6)
+    np.testing.assert_allclose(parameters(merged.unet)[f"{name}.kernel"], before + 1, atol=1e-6)
     np.testing.assert_array_equal(parameters(pipeline.unet)[f"{name}.kernel"], before)
     assert merged.text_encoder is pipeline.text_encoder
     compiled = denoise._cache_size()

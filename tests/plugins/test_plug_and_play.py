@@ -160,9 +160,7 @@ def test_each_device_inverts_its_own_images():
 def test_a_large_image_is_inverted_from_tiles(monkeypatch):
     control, sides = PlugAndPlay(np.tile(IMAGE, (6, 6, 1)), inversion=INVERSION), []
     compiled, encode = diffusion_base().compiled, diffusion_base().compiled.encode_image
-    monkeypatch.setattr(
-        compiled, "encode_image", lambda params, image: sides.append(image.shape) or encode(params, image)
-    )
+    monkeypatch.setattr(compiled, "encode_image", lambda params, x: sides.append(x.shape) or encode(params, x))
     monkeypatch.setattr(plug_and_play, "reconstruct", lambda graph, params, latents, empty, **_: latents[None])
     (latents,) = control.prepare(plan_of(control, tile=72), np.array([0]))[1].trajectory
     assert latents.shape == (1, 48, 48, 4) and set(sides) == {(1, 72, 72, 3)} and len(sides) == 4
@@ -191,20 +189,17 @@ def test_the_source_runs_with_the_sampler_of_the_request(monkeypatch):
     assert seen == [samplers.ddim, next_one]
 
 
-@pytest.mark.parametrize(
-    ("options", "call", "value"),
-    [
-        ({"features": 1.5}, {}, "features is 1.5"),
-        ({"inversion": 0}, {}, "inversion is 0"),
-        ({"strength": float("nan")}, {}, "strength is nan"),
-        ({"levels": (1.0,)}, {}, "1 .*3"),
-        ({}, {"sampler": "euler"}, "euler"),
-        ({}, {"sampler": dataclasses.replace(samplers.ddim, options=(("eta", 1.0),))}, "eta"),
-        ({}, {"image": IMAGE}, "initial image"),
-        ({}, {"controls": [PlugAndPlay(IMAGE)] * 2}, "two controls"),
-        ({}, {"width": 8, "height": 8}, "16x16.*8x8"),
-    ],
-)
+@pytest.mark.parametrize(("options", "call", "value"), [
+    ({"features": 1.5}, {}, "features is 1.5"),
+    ({"inversion": 0}, {}, "inversion is 0"),
+    ({"strength": float("nan")}, {}, "strength is nan"),
+    ({"levels": (1.0,)}, {}, "1 .*3"),
+    ({}, {"sampler": "euler"}, "euler"),
+    ({}, {"sampler": dataclasses.replace(samplers.ddim, options=(("eta", 1.0),))}, "eta"),
+    ({}, {"image": IMAGE}, "initial image"),
+    ({}, {"controls": [PlugAndPlay(IMAGE)] * 2}, "two controls"),
+    ({}, {"width": 8, "height": 8}, "16x16.*8x8"),
+])  # fmt: skip
 def test_errors_name_the_value(options, call, value):
     with pytest.raises(ValueError, match=value):
         call = {"steps": 2, "sampler": "ddim", "controls": [PlugAndPlay(IMAGE, **options)], **call}

@@ -119,23 +119,20 @@ def test_only_images_that_may_be_are_flipped(folder):
     assert (left != right).all() and not right[ids % 2 == 1].any() and 0.35 < right[ids % 2 == 0].mean() < 0.65
 
 
-@pytest.mark.parametrize(
-    ("make", "changes", "value"),
-    [
-        (config, dict(split="valid"), "'valid'.* train, unseen"),
-        (config, dict(batch_size=21), "21.* 20"),
-        (config, dict(states=True, latents="anything"), "tag=0.* plain=0"),
-        (config, dict(repeat={"animals": 2}), "'animals'"),
-        (config, dict(plain_styles=("oil",)), "'oil'"),
-        (config, dict(condition="cany"), "'cany'.* canny"),
-        (own, dict(split="unseen", unseen=0), "'unseen'"),
-        (own, dict(condition="cany"), "'cany'.* canny.* stored=true"),
-        (own, dict(condition="mine", stored=True), "'mine'"),
-        (own, dict(condition="mine", stored=True, mirror=False, options={"low": 3}), "'mine'"),
-        (own, dict(condition="canny", options={"sigma": 1}), "'sigma'"),
-        (own, dict(condition="canny", vary={"low": [3, 1]}), r"vary.*low.* \[3, 1\]"),
-    ],
-)
+@pytest.mark.parametrize(("make", "changes", "value"), [
+    (config, dict(split="valid"), "'valid'.* train, unseen"),
+    (config, dict(batch_size=21), "21.* 20"),
+    (config, dict(states=True, latents="anything"), "tag=0.* plain=0"),
+    (config, dict(repeat={"animals": 2}), "'animals'"),
+    (config, dict(plain_styles=("oil",)), "'oil'"),
+    (config, dict(condition="cany"), "'cany'.* canny"),
+    (own, dict(split="unseen", unseen=0), "'unseen'"),
+    (own, dict(condition="cany"), "'cany'.* canny.* stored=true"),
+    (own, dict(condition="mine", stored=True), "'mine'"),
+    (own, dict(condition="mine", stored=True, mirror=False, options={"low": 3}), "'mine'"),
+    (own, dict(condition="canny", options={"sigma": 1}), "'sigma'"),
+    (own, dict(condition="canny", vary={"low": [3, 1]}), r"vary.*low.* \[3, 1\]"),
+])  # fmt: skip
 def test_invalid_values_are_refused(folder, make, changes, value):
     refused(ValueError, lambda: make(folder, **changes).batches(0), match=value)
 

@@ -1,16 +1,34 @@
-"""Distances between sets: closed forms and brute force."""
+"""Distances between sets: closed forms and brute force; the features: resizing as published, files in both layouts.
+
+onnxruntime is an optional extra: a stand-in with its interface runs everywhere, the real one where it is installed
+(`OnnxDepth` in test_conditions).
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import published
 import pytest
+from networks import DATA
+from prepared import write_efficientnet
 from refusal import refused
 from scipy.linalg import sqrtm
 
+from common.io.clip_tokenizer import Tokenizer
+from common.io.image_preparation import ImagePreparation
+from common.io.images import to_uint8
+from common.weights.two_tower_files import load_two_towers
 from plugins.metrics import (
     Statistics,
     clip_score,
     cmmd,
     compare,
     compare_with_texts,
+    features,
     frechet_distance,
     kid,
     precision_recall,
@@ -26,17 +44,6 @@ def test_equal_sets_have_distance_0(n):
     assert frechet_distance(features, features[::-1].copy()) < 1e-10
     other = features + np.float32(0.5)
     assert frechet_distance(features, other) == pytest.approx(64 * 0.25, rel=1e-5) == frechet_distance(other, features)
-
-
-def test_frechet_of_gaussians_along_the_axes():
-    """Commuting covariances: the sum of (difference of means)^2 + (difference of deviations)^2."""
-    means, deviations = np.array([[0, 1, 2], [3, 1, 0.5]]), np.array([[1, 2, 0.5], [0.1, 2, 3]])
-    rng, sets = np.random.default_rng(0), []
-    for mean, deviation, n in zip(means, deviations, (50, 70), strict=True):
-        columns = np.linalg.qr(rng.standard_normal((n, 4)) * [0, 1, 1, 1] + [1, 0, 0, 0])[0][:, 1:]  # orthonormal
-        sets.append(mean + np.sqrt(n - 1) * deviation * columns)
-    expected = np.sum((means[0] - means[1]) ** 2 + (deviations[0] - deviations[1]) ** 2)
-    assert frechet_distance(*sets) == pytest.approx(expected, rel=1e-10)
 
 
 def by_matrix_root(a: Statistics, b: Statistics) -> float:
@@ -107,20 +114,6 @@ def test_kid_by_double_loops():
     assert kid(a, b).error == pytest.approx(jackknife, rel=1e-9)
 
 
-def test_kid_depends_on_no_number_of_images_and_its_error_is_the_spread():
-    """Over 300 draws of small sets; the Fréchet distance of such sets is far above that of large ones."""
-    rng = np.random.default_rng(0)
-
-    def sets(n: int, m: int) -> tuple[np.ndarray, np.ndarray]:
-        return rng.random((n, 6)), rng.random((m, 6)) ** 1.5
-
-    large, few = sets(2000, 2000), [sets(20, 30) for _ in range(300)]
-    values, errors = np.array([kid(*pair) for pair in few]).T
-    assert np.mean(values) == pytest.approx(kid(*large).value, abs=4 * np.std(values) / np.sqrt(len(few)))
-    assert np.mean(errors) == pytest.approx(np.std(values), rel=0.15)
-    assert np.mean([frechet_distance(*pair) for pair in few]) > 1.5 * frechet_distance(*large)
-
-
 def test_cmmd_by_double_loops():
     a, b = pairs(5, 6, "standard_normal")
     x, y = ([row / np.sqrt(np.sum(row**2)) for row in rows] for rows in (a, b))
@@ -182,18 +175,139 @@ POINTS = np.random.default_rng(0).random((4, 2))
 UNIT = np.tile([1.0, 0.0], (4, 1))
 
 
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        (lambda: frechet_distance(POINTS, POINTS[:2]), "2"),
-        (lambda: kid(POINTS, POINTS[:2]), "2"),
-        (lambda: kid(POINTS + np.array([0, np.inf]), POINTS), "infinity"),
-        (lambda: frechet_distance(np.zeros((5, 3)), Statistics(np.zeros(4), np.eye(4))), "3 and 4"),
-        (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 0), "k=0"),
-        (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 4), "4"),
-        (lambda: cmmd(UNIT, UNIT * np.array([[1], [1], [0], [1]])), "embedding 2"),
-        (lambda: clip_score(UNIT, 0 * UNIT), "embedding 0"),
-    ],
-)
+@pytest.mark.parametrize(("call", "value"), [
+    (lambda: frechet_distance(POINTS, POINTS[:2]), "2"),
+    (lambda: kid(POINTS, POINTS[:2]), "2"),
+    (lambda: kid(POINTS + np.array([0, np.inf]), POINTS), "infinity"),
+    (lambda: frechet_distance(np.zeros((5, 3)), Statistics(np.zeros(4), np.eye(4))), "3 and 4"),
+    (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 0), "k=0"),
+    (lambda: precision_recall(POINTS, np.tile(POINTS, (2, 1)), 4), "4"),
+    (lambda: cmmd(UNIT, UNIT * np.array([[1], [1], [0], [1]])), "embedding 2"),
+    (lambda: clip_score(UNIT, 0 * UNIT), "embedding 0"),
+])  # fmt: skip
 def test_invalid_sets_are_refused(call, value):
     refused(ValueError, call, match=value)
+
+
+RNG = np.random.default_rng(0)
+BYTES = RNG.integers(0, 256, (30, 40, 3), np.uint8)
+
+
+@pytest.fixture
+def install(monkeypatch, tmp_path):
+    """Replaces onnxruntime by one that runs `run(feed)`; returns the path of its file."""
+
+    def use(inputs: dict, outputs: list[str], run, **types: str):
+        kinds = dict.fromkeys(inputs, "tensor(int64)") | types
+
+        def session(path: str, providers: list[str]) -> SimpleNamespace:
+            assert providers == ["CPUExecutionProvider"]
+            return SimpleNamespace(
+                get_inputs=lambda: [SimpleNamespace(name=k, shape=v, type=kinds[k]) for k, v in inputs.items()],
+                get_outputs=lambda: [SimpleNamespace(name=name) for name in outputs],
+                run=lambda wanted, feed: [run(feed)[name] for name in wanted],
+            )
+
+        monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=session))
+        (tmp_path / "net.onnx").write_bytes(b"net")
+        return tmp_path / "net.onnx"
+
+    return use
+
+
+def cubic(x: np.ndarray) -> np.ndarray:
+    """Keys' kernel with a = -0.5, which is Pillow's bicubic."""
+    x = np.abs(x)
+    near, far = (1.5 * x - 2.5) * x**2 + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return np.where(x < 1, near, np.where(x < 2, far, 0))
+
+
+def bicubic(line: int, to: int) -> np.ndarray:
+    """The matrix that resizes `line` values to `to`, the kernel widened where it shrinks."""
+    wide = max(line / to, 1)
+    centres = (np.arange(to) + 0.5) * line / to - 0.5
+    weights = cubic((np.arange(line) - centres[:, None]) / wide)
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    down = np.tensordot(bicubic(image.shape[0], height), image.astype(np.float64), 1)
+    return np.tensordot(bicubic(image.shape[1], width), down, (1, 1)).swapaxes(0, 1)
+
+
+@pytest.mark.parametrize("shape", [(30, 40, 3), (500, 420, 3)])
+def test_clean_fid_is_bicubic_with_antialiasing_on_floats(shape):
+    image = RNG.integers(0, 256, shape, np.uint8)
+    found = features.clean_fid(image)
+    assert found.dtype == np.float32 and found.shape == (299, 299, 3)
+    np.testing.assert_allclose(found, (resized(image, 299, 299) - 128) / 128, atol=1e-4)
+    assert not np.allclose(found * 128, np.rint(found * 128), atol=1e-3), "nothing is rounded afterwards"
+
+
+def test_lite0_is_the_network_on_8_bits(tmp_path):
+    network = write_efficientnet(tmp_path / "net.safetensors")
+    extractor = features.lite0(tmp_path / "net.safetensors")
+    assert extractor.name == "efficientnet-lite0" != features.INCEPTION
+    images = RNG.integers(0, 256, (3, 20, 20, 3), np.uint8)
+    found = extractor((images / 255 + 0.001).astype(np.float32))  # what 8 bits cannot hold is lost
+    np.testing.assert_array_equal(found, network.embed(images))
+
+
+def means(feed: dict) -> dict:
+    """(b, 3, 1, 1): each channel's mean."""
+    (x,) = feed.values()
+    assert x.dtype == np.float32 and x.flags.c_contiguous
+    return {"pool": x.mean(axis=(2, 3), keepdims=True)}
+
+
+def test_image_networks_run_in_batches_and_both_layouts(install):
+    images = RNG.random((5, 20, 24, 3), np.float32)
+    extractor = features.inception(install({"x": ["b", 3, 299, 299]}, ["pool"], means), batch=2)
+    rows = [features.clean_fid(np.rint(image * 255).astype(np.uint8)).mean(axis=(0, 1)) for image in images]
+    found = extractor(images)
+    assert extractor.name == "inception-2015-12-05" and found.shape == (5, 3)
+    np.testing.assert_allclose(found, rows, atol=1e-5)
+    path = install({"x": [None, 299, 299, 3]}, ["a", "b"], lambda f: {"b": f["x"].mean(axis=(1, 2))})
+    np.testing.assert_allclose(features.inception(path, "b")(images), rows, atol=1e-5)
+
+
+def clip_folder(place: Path, words: int = 1000) -> Path:
+    """The published CLIP with a row of its text tower for each token of the tiny tokenizer."""
+    weights = published.tensors("clip")
+    name = "text_model.embeddings.token_embedding.weight"
+    weights[name] = np.resize(weights[name][::-1], (words, weights[name].shape[1]))
+    published.folder("clip", place, weights)
+    config = json.loads((place / "config.json").read_text("utf-8"))
+    config["text_config"] |= {"vocab_size": words, "eos_token_id": 999}
+    (place / "config.json").write_text(json.dumps(config), "utf-8")
+    for path in (DATA / "tokenizer_tiny").iterdir():
+        shutil.copy(path, place)
+    return place
+
+
+@pytest.mark.long
+def test_clip_embeds_images_and_texts_in_batches(tmp_path):
+    """With images of any size, and a last batch that is not full."""
+    clip, towers = features.clip(clip_folder(tmp_path), batch=2), load_two_towers(tmp_path)
+    images = [RNG.random(shape, np.float32) for shape in ((30, 24, 3), (40, 64, 3), (24, 24, 3))]
+    preparation = ImagePreparation(24)
+    pixels = [preparation.normalised(preparation.resized(to_uint8(image))) for image in images]
+    np.testing.assert_allclose(clip.images(images), towers.embed_image(np.stack(pixels)), atol=1e-5)
+    texts = ["a", "hello!", "hello " * 50]  # the last is cut after ten tokens
+    ids = Tokenizer.from_folder(tmp_path)(texts, 10)
+    np.testing.assert_allclose(clip.texts(texts), towers.embed_text(ids), atol=1e-5)
+    assert clip.images.name == clip.texts.name == "ViT-24/8-24" != features.CMMD_TOWER
+
+
+def test_another_model_than_clip_is_refused(tmp_path):
+    refused(ValueError, features.clip, published.folder("siglip", tmp_path / "siglip"), match="SigLIP")
+    refused(ValueError, features.clip, clip_folder(tmp_path / "clip", 60), match="1000 tokens.* 60")
+
+
+@pytest.mark.parametrize(("make", "inputs", "outputs", "value"), [
+    (features.inception, {"x": [1, 5]}, ["y"], r"x \[1, 5\]"),
+    (features.inception, {"x": [1, 3, 8, 8], "t": [1]}, ["y"], r"t \[1\]"),
+    (features.inception, {"x": [1, 3, 8, 8]}, ["y", "z"], "None.* y, z"),
+])  # fmt: skip
+def test_files_of_another_form_are_refused(install, make, inputs, outputs, value):
+    refused(ValueError, lambda: make(install(inputs, outputs, means)), match=value)

@@ -10,9 +10,9 @@ from networks import assert_same, network, parameters, stored, stored_shapes
 from refusal import refused
 
 from common.nn.text_encoder import TextConfig
-from plugins.diffusion.io.components import KINDS, MODULES, load_component, load_text_encoder, load_unet, load_vae
+from plugins.diffusion.io.components import MODULES, load_component, load_text_encoder, load_unet, load_vae
 from plugins.diffusion.io.porting import from_folder
-from plugins.diffusion.io.single_file import from_single_file, infer_config, prefix_of
+from plugins.diffusion.io.single_file import from_single_file, infer_config
 from plugins.diffusion.networks.unet import UNetConfig
 from plugins.diffusion.networks.vae import VAEConfig
 
@@ -159,10 +159,3 @@ def test_unknown_and_repeated_names():
     assert renamed("unet", odd) == {name: name for name in odd}
     with pytest.raises(ValueError, match=r"text_model\.x\.weight and x\.weight"):
         from_folder(TextConfig(), ["text_model.x.weight", "x.weight"])
-
-
-def test_the_network_is_known_by_its_prefix():
-    keys = [PREFIXES["unet"] + "out.0.weight", PREFIXES["vae"] + "quant_conv.bias", OPEN_CLIP + "ln_final.bias"]
-    assert [prefix_of(kind, keys) for kind in KINDS] == [PREFIXES["unet"], PREFIXES["vae"], OPEN_CLIP, None]
-    assert prefix_of("unet", ["input_blocks.0.0.weight"]) == "" and prefix_of("unet", ["conv_in.weight"]) is None
-    assert prefix_of("vae", keys[:1]) is None

@@ -56,11 +56,11 @@ def pixel_base() -> Pipeline:
 
 def train(task: Any, batch: Mapping[str, Any], steps: int) -> tuple[Any, list[dict[str, float]]]:
     """Parameters after `steps` of Adam on one batch, and the metrics of each step."""
-    params, optimiser = task.init(jax.random.key(1)), optax.adam(3e-3)
+    params, optimiser, frozen = task.init(jax.random.key(1)), optax.adam(3e-3), task.frozen()
 
     @jax.jit
     def step(params, state, number):
-        context = Context(number, jax.random.fold_in(jax.random.key(2), number), {})
+        context = Context(number, jax.random.fold_in(jax.random.key(2), number), frozen)
         (_, metrics), grads = jax.value_and_grad(task.loss, has_aux=True)(params, batch, context)
         updates, state = optimiser.update(grads, state, params)
         return optax.apply_updates(params, updates), state, metrics

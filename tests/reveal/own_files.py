@@ -1,4 +1,4 @@
-"""Tiny files in the formats of the real ones."""
+"""Tiny files in the formats of the real ones; what a reader reads of them, and what it leaves out."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from made_archives import tar_bytes
 
 from common.io.images import write_image
 from common.io.tfrecord import masked_crc
+from reveal.sources import Items, Questions, Skips
 from reveal.sources.wit import COLUMNS
 
 
@@ -133,3 +134,21 @@ def world(folder: Path, count: int = 12) -> dict[str, str]:
         questions=str(folder / "questions.jsonl"),
         tokenizer=str(folder / "words.json"),
     )
+
+
+def read(source: Items | Questions) -> tuple[list, dict[str, int]]:
+    skips = Skips(source.strict)
+    return list(source.read(skips)), dict(skips.counts)
+
+
+def items(reader: str, path, leave_out=(), strict: bool = False, **options) -> tuple[list, dict[str, int]]:
+    return read(Items(reader, str(path), given(options), list(map(str, leave_out)), strict))
+
+
+def questions(reader: str, path, leave_out=(), strict: bool = False, **options) -> tuple[list, dict[str, int]]:
+    return read(Questions(reader, str(path), given(options), list(map(str, leave_out)), strict))
+
+
+def given(options: dict) -> dict:
+    """Paths as texts, as configs have them."""
+    return {name: value if isinstance(value, bool | int | list) else str(value) for name, value in options.items()}

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import csv
-import warnings
 from pathlib import Path
 
 from own_files import json_file, json_lines, picture
 
+from reveal.evaluation import benchmarks
+from reveal.evaluation.memory_evaluation import once
 from reveal.sources import Skips, evqa
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from reveal.evaluation import benchmarks
-    from reveal.evaluation.memory_evaluation import once
 
 COLUMNS = (*evqa.NEEDED, "dataset_name", "wikipedia_url", "wikipedia_url_used_in_train", "evidence")
 
@@ -66,42 +62,31 @@ def write(folder: Path) -> Path:
         dict(cocoid=9, split="train", filename="x", sentences=[dict(raw="a gull")]),
     ]
     json_file(folder / "dataset_coco.json", dict(images=split))
-    rows_of_evqa(
-        folder / "test.csv",
-        [
-            dict(answer="Ardea|grey, big heron", dataset_image_ids="2697|lost", wikipedia_url_used_in_train="True"),
-            dict(
-                answer="fish && seeds&&worms|moss",
-                question_type="multi_answer",
-                question='what does "it"\neat',
-                dataset_image_ids="4f1e2d3c4b5a6978|2697",
-                wikipedia_url_used_in_train="False",
-                evidence='said, "so"',
-            ),
-            dict(answer="", dataset_image_ids="2697"),
-            dict(answer="The", question_type="2_hop", dataset_image_ids="2697"),
-            dict(answer="Köln|Кёльн", question_type="automatic", dataset_image_ids="2697", question="wo liegt das"),
-            dict(answer="x", question_type="trick", dataset_image_ids="2697"),
-            dict(answer="x", dataset_image_ids=""),
-        ],
-    )
+    known, new = dict(wikipedia_url_used_in_train="True"), dict(wikipedia_url_used_in_train="False")
+    quoted = dict(question='what does "it"\neat', evidence='said, "so"', dataset_image_ids="4f1e2d3c4b5a6978|2697")
+    rows_of_evqa(folder / "test.csv", [
+        known | dict(answer="Ardea|grey, big heron", dataset_image_ids="2697|lost"),
+        new | quoted | dict(answer="fish && seeds&&worms|moss", question_type="multi_answer"),
+        dict(answer="", dataset_image_ids="2697"),
+        dict(answer="The", question_type="2_hop", dataset_image_ids="2697"),
+        dict(answer="Köln|Кёльн", question_type="automatic", dataset_image_ids="2697", question="wo liegt das"),
+        dict(answer="x", question_type="trick", dataset_image_ids="2697"),
+        dict(answer="x", dataset_image_ids=""),
+    ])  # fmt: skip
     json_file(folder / "val.json", {"images": [dict(id=2697, file_name="inat/heron.jpg", width=1)]})
     line = dict(image_id="oven_00000001", question="how tall ?", data_split="val_unseen_question")
     unseen = dict(data_split="val_unseen_entity")
-    json_lines(
-        folder / "infoseek.jsonl",
-        [
-            line | dict(data_id="v0", answer=["61"], answer_eval=[{"wikidata": 61.0, "range": [54.9, 67.1]}]),
-            line | dict(data_id="v1", answer=["東京"], answer_eval=["東京", "Tokyo"], question="food ?") | unseen,
-            line | dict(data_id="v2", answer=["1889"], answer_eval=["1889", "in 1889"]),
-            line | dict(data_id="v2", answer=["1"], answer_eval=["1"]),
-            line | dict(data_id="v3"),
-            line | dict(data_id="v4", image_id="oven_00000009", answer_eval=["x"]),
-            line | dict(data_id="v5", image_id="oven_00000002", answer=["x"], answer_eval=["x"]),
-            line | dict(data_id="v6", answer=["x"], answer_eval=["x"], question="food " * 40),
-            dict(data_id="v7"),
-        ],
-    )
+    json_lines(folder / "infoseek.jsonl", [
+        line | dict(data_id="v0", answer=["61"], answer_eval=[{"wikidata": 61.0, "range": [54.9, 67.1]}]),
+        line | dict(data_id="v1", answer=["東京"], answer_eval=["東京", "Tokyo"], question="food ?") | unseen,
+        line | dict(data_id="v2", answer=["1889"], answer_eval=["1889", "in 1889"]),
+        line | dict(data_id="v2", answer=["1"], answer_eval=["1"]),
+        line | dict(data_id="v3"),
+        line | dict(data_id="v4", image_id="oven_00000009", answer_eval=["x"]),
+        line | dict(data_id="v5", image_id="oven_00000002", answer=["x"], answer_eval=["x"]),
+        line | dict(data_id="v6", answer=["x"], answer_eval=["x"], question="food " * 40),
+        dict(data_id="v7"),
+    ])  # fmt: skip
     types = {"v0": "Numerical", "v1": "String", "v2": "Time"}
     json_lines(folder / "qtype.jsonl", [dict(data_id=name, question_type=kind) for name, kind in types.items()])
     json_lines(folder / "withkb.jsonl", [dict(data_id="v1", entity_id="Q1490", entity_text="Tokyo")])

@@ -41,16 +41,9 @@ def t5_folder(place: Path, texts: list[str]) -> Path:
     (place / "spiece.model").write_bytes(trained(iter(texts), 120))
     size = len(Pieces(place / "spiece.model"))
     config = RevealConfig(
-        vocab_size=size,
-        width=24,
-        heads=2,
-        head_dim=8,
-        mlp=32,
-        encoder_layers=2,
-        decoder_layers=1,
-        fusion_layers=1,
-        bos=2,
-    )
+        vocab_size=size, width=24, heads=2, head_dim=8, mlp=32, bos=2,
+        encoder_layers=2, decoder_layers=1, fusion_layers=1,
+    )  # fmt: skip
     shapes = {}
     for ours, leaf in flatten(nnx.to_pure_dict(nnx.state(T5(config, rngs=nnx.Rngs(0))))).items():
         swapped = ours.endswith(("kernel", "rel_embedding"))

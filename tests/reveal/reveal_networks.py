@@ -21,32 +21,14 @@ DATA = Path(__file__).parents[1] / "data" / "reveal"
 # `meta_modules.json` of the fixtures
 REFERENCE = RevealConfig(
     VitConfig(width=32, depth=1, heads=2, mlp=128, patch=8, image_size=16),
-    vocab_size=96,
-    width=32,
-    heads=4,
-    head_dim=8,
-    mlp=48,
-    encoder_layers=4,
-    decoder_layers=2,
-    fusion_layers=2,
-    key_dim=16,
-    value_tokens=3,
-    sources=3,
-    bos=90,
-)
+    vocab_size=96, width=32, heads=4, head_dim=8, mlp=48, encoder_layers=4, decoder_layers=2, fusion_layers=2,
+    key_dim=16, value_tokens=3, sources=3, bos=90,
+)  # fmt: skip
 # Odd numbers of everything that may be odd, and attention as wide as the states nowhere.
 SMALL = dataclasses.replace(
-    REFERENCE,
-    vocab_size=29,
-    width=20,
-    heads=3,
-    head_dim=4,
-    encoder_layers=3,
-    fusion_layers=1,
-    key_dim=7,
-    sources=2,
-    bos=2,
-)
+    REFERENCE, vocab_size=29, width=20, heads=3, head_dim=4,
+    encoder_layers=3, fusion_layers=1, key_dim=7, sources=2, bos=2,
+)  # fmt: skip
 
 
 @functools.cache

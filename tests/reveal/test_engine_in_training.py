@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import warnings
 from pathlib import Path
 
 import jax
@@ -15,20 +14,17 @@ from little_worlds import WORLD_NETWORK as NETWORK
 from refusal import refused
 from reveal_networks import drawn
 
+from common.training.mesh import make_mesh
+from common.training.optimizer import OptimConfig
+from common.training.task import RefreshConfig, Version
+from common.training.trainer import TrainerConfig, train
 from reveal.memory import ExactEngine
 from reveal.memory.engines.engine import SearchResult, merge
 from reveal.network.model import Query
 from reveal.network.weights import save
 from reveal.training.device_memory import Contents
+from reveal.training.joint import Joint
 from reveal.training.losses import Weights
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from common.training.mesh import make_mesh
-    from common.training.optimizer import OptimConfig
-    from common.training.task import RefreshConfig, Version
-    from common.training.trainer import TrainerConfig, train
-    from reveal.training.joint import Joint
 
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 

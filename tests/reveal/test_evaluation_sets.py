@@ -3,20 +3,25 @@
 import dataclasses
 import json
 import shutil
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 from assistants import RECIPE, items, network, save, vocabulary
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 from own_files import json_file
 from published_files import BY_HAND, examples_of, sets, write
 from refusal import refused
 
 from common.io.images import write_image
+from common.training.config import instantiate
+from common.training.run import evaluate_from_config
 from recipes.small_world.facts import SOURCES
 from reveal.assistant import Assistant, text_of
 from reveal.build.memory_build import build
+from reveal.evaluation.benchmarks import Captions, Example, NoCaps, OwnQuestions
+from reveal.evaluation.memory_evaluation import Answering, Prediction, SetsEvaluation, retrieval
 from reveal.memory.memory import Memory
 from reveal.network.config import TowerConfig
 from reveal.network.generator import Decoding
@@ -25,17 +30,6 @@ from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
 from reveal.sources.records import Question, Record, usable
 from reveal.sources.registry import items_of
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    from common.training.config import instantiate
-    from common.training.run import evaluate_from_config
-    from reveal.evaluation.benchmarks import Captions, Example, NoCaps, OwnQuestions
-    from reveal.evaluation.memory_evaluation import Answering, Prediction, SetsEvaluation, retrieval
-    from reveal.memory.engines.engine import engine_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -204,18 +198,6 @@ def test_answers_are_those_of_the_assistant(files, place, assistant, tmp_path, m
         assert (views == {0}) == (one is not windows)
 
 
-def test_engines_find_the_same(files, place, assistant, tmp_path):
-    pytest.importorskip("faiss")
-    pytest.importorskip("milvus_lite")
-    examples, _ = examples_of(sets(files)["evqa"])
-    wanted = list(Answering(assistant, 2, Decoding(3), batch=2)(examples, Skips()))
-    assert len(wanted) == 4
-    for name in ("faiss", str(tmp_path / "keys.db")):
-        memory = Memory.load(place / "facts", engine_of(name, place / "facts"))
-        one = Assistant(assistant.model, assistant.processor, memory)
-        assert list(Answering(one, 2, Decoding(3), batch=2)(examples, Skips())) == wanted
-
-
 def run_one(files, place, out, **changes) -> tuple[dict, list[dict]]:
     """The row of E-VQA and its predictions."""
     evaluation(files, place, sets={"evqa": sets(files)["evqa"]}, **changes).run(str(place), out)
@@ -232,16 +214,13 @@ def test_settings(files, place, tmp_path):
     assert row["memory"] == "none" and row["asked"].startswith("k 0;") and all(not line["items"] for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("change", "value"),
-    [
-        (dict(memory=None, k=3), "k is 3"),
-        (dict(k=31), "k is 31"),
-        (dict(sources=["nowhere"]), "nowhere"),
-        (dict(engine="nowhere"), "nowhere"),
-        (dict(strict=True), "strict"),
-    ],
-)
+@pytest.mark.parametrize(("change", "value"), [
+    (dict(memory=None, k=3), "k is 3"),
+    (dict(k=31), "k is 31"),
+    (dict(sources=["nowhere"]), "nowhere"),
+    (dict(engine="nowhere"), "nowhere"),
+    (dict(strict=True), "strict"),
+])  # fmt: skip
 def test_refusals_before_anything_is_written(files, place, tmp_path, change, value):
     refused(ValueError, lambda: evaluation(files, place, **change).run(str(place), tmp_path / "out"), match=value)
     assert not (tmp_path / "out").exists()

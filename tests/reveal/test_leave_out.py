@@ -4,9 +4,8 @@ import json
 import shutil
 
 import pytest
-from own_files import json_file, json_lines, picture, tar, wit_table
+from own_files import items, json_file, json_lines, picture, questions, tar, wit_table
 from published_files import rows_of_evqa, write
-from reading import items, questions
 from refusal import refused
 
 from reveal.sources import Question, held_out
@@ -71,14 +70,11 @@ def test_images_of_the_web_stay_out_by_address_number_and_content(tmp_path):
     assert [item.id for item in items("webdataset", web, [key])[0]] == [1]
 
 
-@pytest.mark.parametrize(
-    ("reader", "name", "held", "options"),
-    [
-        ("karpathy", "dataset_coco.json", 7, {"splits": ["train", "test"]}),
-        ("evqa", "test.csv", 2697, {"names": "val.json"}),
-        ("infoseek", "infoseek.jsonl", "oven_00000001", {}),
-    ],
-)
+@pytest.mark.parametrize(("reader", "name", "held", "options"), [
+    ("karpathy", "dataset_coco.json", 7, {"splits": ["train", "test"]}),
+    ("evqa", "test.csv", 2697, {"names": "val.json"}),
+    ("infoseek", "infoseek.jsonl", "oven_00000001", {}),
+])  # fmt: skip
 def test_questions_about_held_out_images_are_counted(tmp_path, reader, name, held, options):
     files = write(tmp_path)
     options = {key: files / value if key == "names" else value for key, value in options.items()}

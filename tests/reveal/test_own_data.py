@@ -5,38 +5,33 @@ import itertools
 import json
 import logging
 import shutil
-import warnings
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
+from omegaconf import OmegaConf
 from own_files import json_lines, world
 from refusal import refused
 from reveal_networks import drawn
 from streams import check_stream
 
+from common.nn.init import blank
+from common.training.config import instantiate
+from common.training.optimizer import check_expressions, factors, parameter_paths
+from common.training.run import train_from_config
+from common.training.task import Data
 from reveal.memory.items import Item
+from reveal.network.config import RevealConfig
+from reveal.network.model import Reveal
+from reveal.network.weights import save
 from reveal.processing.item_arrays import ItemArrays
 from reveal.processing.processor import DESCRIBE, resized
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import jax
-    from omegaconf import OmegaConf
-
-    from common.nn.init import blank
-    from common.training.config import instantiate
-    from common.training.optimizer import check_expressions, factors, parameter_paths
-    from common.training.run import train_from_config
-    from common.training.task import Data
-    from reveal.network.config import RevealConfig
-    from reveal.network.model import Reveal
-    from reveal.network.weights import save
-    from reveal.training.warm_start import Knowledge, WarmStart
+from reveal.training.warm_start import Knowledge, WarmStart
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))

@@ -33,31 +33,29 @@ COLOURS = ["red", "green", "blue", "grey", "black"]
 def drawn_files(place: Path) -> None:
     """200 photographs of noise and shapes, every tenth with a caption, and 50 notes in four formats."""
     pillow_heif.register_heif_opener()
-    rng = np.random.default_rng(0)
-    for folder in ("photos", "notes"):
-        (place / folder).mkdir(parents=True)
+    rng, photos, notes = np.random.default_rng(0), place / "photos", place / "notes"
+    for folder in (photos, notes):
+        folder.mkdir(parents=True)
     for number in range(PHOTOS):
         small = rng.integers(0, 256, (4, 6, 3), dtype=np.uint8)
         suffix = ("png", "jpg", "heic", "webp")[number % 4]
-        Image.fromarray(small).resize((48, 32), Image.Resampling.NEAREST).save(place / "photos" / f"{number}.{suffix}")
+        Image.fromarray(small).resize((48, 32), Image.Resampling.NEAREST).save(photos / f"{number}.{suffix}")
         if number % 10 == 0:
-            (place / "photos" / f"{number}.txt").write_text(f"Vase {number} was made by potter {number}.")
+            (photos / f"{number}.txt").write_text(f"Vase {number} was made by potter {number}.")
     for number in range(NOTES):
         text = f"Shelf {number} holds cup {number}. It is {COLOURS[number % 5]}. Nobody knows its age."
         if number % 4 == 0:
-            (place / "notes" / f"n{number}.txt").write_text(text)
+            (notes / f"n{number}.txt").write_text(text)
         elif number % 4 == 1:
-            (place / "notes" / f"n{number}.md").write_text(
-                f"# Cup {number}\n\n{text}\n\n## Care\n\nWash it *gently*.\n"
-            )
+            (notes / f"n{number}.md").write_text(f"# Cup {number}\n\n{text}\n\n## Care\n\nWash it *gently*.\n")
         elif number % 4 == 2:
             page = f"<title>Cups</title><script>no()</script><h1>Cup {number}</h1><p>{text}</p>"
-            (place / "notes" / f"n{number}.html").write_text(page)
+            (notes / f"n{number}.html").write_text(page)
         else:
-            (place / "notes" / f"n{number}.pdf").write_bytes(pdf(text))
-    (place / "notes" / "table.xlsx").write_bytes(b"PK")
-    (place / "notes" / "broken.pdf").write_bytes(b"%PDF-1.4 cut")
-    (place / "photos" / "broken.png").write_bytes(b"\x89PNG cut")
+            (notes / f"n{number}.pdf").write_bytes(pdf(text))
+    (notes / "table.xlsx").write_bytes(b"PK")
+    (notes / "broken.pdf").write_bytes(b"%PDF-1.4 cut")
+    (photos / "broken.png").write_bytes(b"\x89PNG cut")
 
 
 @pytest.fixture(scope="module")

@@ -115,9 +115,8 @@ def test_other_descriptions_of_doubt_are_refused(fields):
 
 
 def test_weights_of_older_files_are_read():
-    doubt = Doubt.from_json(
-        {"weights": {"score": 1, "gate": 2, "likelihood": 3, "empty": 4}, "bias": 5, "threshold": 0}
-    )
+    weights = {"score": 1, "gate": 2, "likelihood": 3, "empty": 4}
+    doubt = Doubt.from_json({"weights": weights, "bias": 5, "threshold": 0})
     assert doubt == Doubt((1.0, 0.0, 0.0, 2.0, 3.0, 4.0, 0.0, *PAIRS), 5.0, 0.0)
 
 

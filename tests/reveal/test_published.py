@@ -125,22 +125,16 @@ def test_big_visions_vit_is_the_references(stored, tmp_path):
     io = arrays("vit_mu8")
     weights = {f"params/{name.removeprefix('img_encoder/')}": x for name, x in parameters("vit_mu8").items()}
     if stored == "scan":
-        layer = "params/Transformer/encoderblock_0/"
-        weights = {
-            name.replace(layer, layer.replace("_0", "")): x[None] if layer in name else x for name, x in weights.items()
-        }
+        layer, scanned = "params/Transformer/encoderblock_0/", "params/Transformer/encoderblock/"
+        weights = {name.replace(layer, scanned): x[None] if layer in name else x for name, x in weights.items()}
     if stored == "old":
-        weights = {
-            name.replace("MlpBlock_0", "MlpBlock_3").replace("LayerNorm_1", "LayerNorm_2"): x
-            for name, x in weights.items()
-        }
+        for new, old in (("MlpBlock_0", "MlpBlock_3"), ("LayerNorm_1", "LayerNorm_2")):
+            weights = {name.replace(new, old): x for name, x in weights.items()}
     np.savez(tmp_path / "vit.npz", **weights)
     found = read_vit(tmp_path / "vit.npz")
     assert found.config == VitConfig(32, 1, 2, 128, 8, 16) and kind_of(tmp_path / "vit.npz") == "vit"
     vit = filled(Vit(found.config, 32, rngs=nnx.Rngs(0)), found.params)
-    vit.head.kernel[...], vit.head.bias[...] = (
-        jnp.asarray(weights[f"params/head/{leaf}"]) for leaf in ("kernel", "bias")
-    )
+    vit.head.kernel[...], vit.head.bias[...] = (jnp.asarray(weights[f"params/head/{x}"]) for x in ("kernel", "bias"))
     np.testing.assert_allclose(vit(jnp.asarray(io["in:image"])), io["out:img_tokens_times4"], atol=1e-4)
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import tracemalloc
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,18 @@ from little_worlds import WORLD
 from little_worlds import WORLD_NETWORK as NETWORK
 from refusal import refused
 
+from common.training.mesh import by_rows, make_mesh, place, shardings
 from common.training.objectives import L1
+from common.training.task import Context
 from reveal.memory.engines.exact import Hits
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.training import device_memory
 from reveal.training.augment import Augment
 from reveal.training.device_memory import Contents, Encoded
+from reveal.training.joint import Joint
 from reveal.training.losses import Output, Weights
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from common.training.mesh import by_rows, make_mesh, place, shardings
-    from common.training.task import Context
-    from reveal.training.joint import Joint
-    from reveal.training.warm_start import WarmStart
+from reveal.training.warm_start import WarmStart
 
 LM = Weights(contrastive=0, disentangle=0, gap=0)
 
@@ -348,17 +344,14 @@ def test_weights_carry_their_config(tmp_path, params):
 STALE = Joint(WORLD, NETWORK, k=3, reencode=1)
 
 
-@pytest.mark.parametrize(
-    ("call", "value"),
-    [
-        (lambda: WarmStart(WORLD, NETWORK, k=3).slots(jax.random.key(0), jnp.zeros((4, 2), jnp.int32)), "task.k is 3"),
-        (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "reencode is 3"),
-        (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
-        (lambda: device_memory.contents_of(select(SHUFFLED, [0, 0]), 4), "2 items"),
-        (lambda: device_memory.contents_of(SHUFFLED, 2), "source 3.* 2"),
-        (lambda: WarmStart(WORLD, NETWORK).loss({}, {"image": 0}, context(STALE)), "gold"),
-        (lambda: STALE.loss({}, {"permutation": 0}, context(STALE)), "task.reencode is 1"),
-    ],
-)
+@pytest.mark.parametrize(("call", "value"), [
+    (lambda: WarmStart(WORLD, NETWORK, k=3).slots(jax.random.key(0), jnp.zeros((4, 2), jnp.int32)), "task.k is 3"),
+    (lambda: Joint(WORLD, NETWORK, k=2, reencode=3), "reencode is 3"),
+    (lambda: WarmStart(WORLD, RevealConfig.tiny(100)).config, "vocab_size is 100.* 224"),
+    (lambda: device_memory.contents_of(select(SHUFFLED, [0, 0]), 4), "2 items"),
+    (lambda: device_memory.contents_of(SHUFFLED, 2), "source 3.* 2"),
+    (lambda: WarmStart(WORLD, NETWORK).loss({}, {"image": 0}, context(STALE)), "gold"),
+    (lambda: STALE.loss({}, {"permutation": 0}, context(STALE)), "task.reencode is 1"),
+])  # fmt: skip
 def test_refusals(call, value):
     refused(ValueError, call, match=value)

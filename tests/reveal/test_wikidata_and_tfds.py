@@ -6,8 +6,7 @@ import gzip
 import json
 
 import pytest
-from own_files import json_lines, page, picture, tfrecord
-from reading import items, questions
+from own_files import items, json_lines, page, picture, questions, tfrecord
 from refusal import refused
 
 from reveal.sources import wikidata, wikidata_dump

@@ -1,22 +1,39 @@
-"""The shipped plugins: small, the default of `--control`, and effective on a bundled image."""
+"""The shipped base and plugins: small, the defaults of the command; they draw what they are asked for, and show."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
+from named_colours import dominant_colour
 
 from common.io.images import place, read_image
 from plugins import diffusion
 from plugins.cli.main import main
+from plugins.conditions.mask import foreground
 from plugins.conditions.registry import make
 from plugins.control.loading import CONTROLS, load
-from plugins.diffusion.io.base import WEIGHTS
+from plugins.diffusion.io.base import BASES, WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
 APPLE = Path(__file__).parents[2] / "examples" / "apple.png"
 PROMPTS = ["red apple, 3d emoji", "orange, 3d emoji", "blue fish, 3d emoji", "green tree, noto emoji"]
 KINDS = {"canny": EdgeF1(), "mask": MaskIou(), "scribble": EdgeF1()}
 STEPS = 10
+
+
+@pytest.mark.long
+def test_the_command_draws_with_the_base_without_being_told_which(tmp_path, monkeypatch):
+    """On white, and of the colour of the word: twelve things of four colours, two thirds of them at least."""
+    monkeypatch.chdir(tmp_path)
+    main(["generate", "--prompt", "red apple, 3d emoji", "-o", "apple.png", "--quiet"])
+    picture = read_image("apple.png")
+    assert picture.shape == (64, 64, 3) and picture[[0, 0, -1, -1], [0, -1, 0, -1]].mean() > 0.95
+    things = ("apple", "book", "heart")
+    prompts = [f"{colour} {thing}, 3d emoji" for colour in ("red", "green", "blue", "yellow") for thing in things]
+    images = diffusion.load()(prompts, seeds=range(len(prompts)), steps=6, batch=1)
+    found = [dominant_colour(image, foreground(image)) for image in images]
+    right = [colour == prompt.split()[0] for colour, prompt in zip(found, prompts, strict=True)]
+    assert np.mean(right) >= 2 / 3, list(zip(prompts, found, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +54,11 @@ def picture() -> np.ndarray:
 
 
 def test_they_are_small_and_have_model_cards():
-    names = [f"{kind}-small" for kind in KINDS]
-    assert CONTROLS.names() == names
-    files = [path for name in names for path in (WEIGHTS / name).rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) < 5e6
-    for name in names:
-        assert "CC-BY-SA-4.0" in (WEIGHTS / name / "README.md").read_text("utf-8")
+    base, names = BASES.find(), [f"{kind}-small" for kind in KINDS]
+    assert base.name in BASES.names() and CONTROLS.names() == names
+    for limit, folders in ((15e6, [base]), (5e6, [WEIGHTS / name for name in names])):
+        assert sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file()) < limit
+        assert all("CC-BY-SA-4.0" in (folder / "README.md").read_text("utf-8") for folder in folders)
 
 
 @pytest.mark.long
