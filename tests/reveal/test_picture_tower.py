@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from unittest.mock import create_autospec
 
 import jax
 import numpy as np
@@ -11,13 +12,13 @@ from refusal import refused
 from reveal_networks import SMALL as PLAIN
 from reveal_networks import drawn
 
-from reveal.memory import Item
+from reveal.memory import Item, Memory
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.network import weights
 from reveal.network.config import TowerConfig
 from reveal.processing.doubt import FEATURES, TERMS, Doubt, Logistic, Signals, fit, fit_probe
 from reveal.processing.processor import view_costs, windows
-from reveal.reader import Reader
+from reveal.reader import Reader, best_view
 
 CONFIG = dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=0.36))
 RNG = np.random.default_rng(0)
@@ -127,9 +128,18 @@ def test_the_pictures_part_of_a_score(model, tmp_path):
     output, pictures = reader.ask(TOKENS, IMAGES, k=2), np.asarray(model.embed_pictures(IMAGES))
     best = pictures[output.retrieved.ids[:, 0]]
     np.testing.assert_allclose(output.picture, 0.36 * (pictures * best).sum(axis=1), atol=1e-5)
+    np.testing.assert_allclose(output.no_picture, 0.36 * pictures @ model.no_picture(), atol=1e-5)
     other = reader.ask(TOKENS, IMAGES[::-1], k=2)
     np.testing.assert_allclose(output.text, other.text, atol=1e-5)
     assert output.signals().text.shape == (3, CONFIG.width) and (output.signals().picture == output.picture).all()
+
+
+def test_a_view_of_nothing_known_counts_less():
+    memory = create_autospec(Memory, instance=True)
+    memory.search.return_value.scores = np.array([[0.7], [0.9], [0.75]])
+    vectors, gate, costs = np.zeros((3, 4)), np.zeros((1, 2)), np.array([0.0, 0.1, 0.1])
+    assert best_view(memory, vectors, np.zeros(3), gate, costs, None) == 1
+    assert best_view(memory, vectors, np.array([0.1, 0.4, 0.1]), gate, costs, None) == 0
 
 
 def test_reliability_is_that_of_equal_groups():
