@@ -3,7 +3,7 @@
 | | colours | times | memory |
 | --- | --- | --- | --- |
 | .gif | 256 for the whole clip, dithered | 1/100 s, at least 2/100 | all frames, as uint8 |
-| .webp | 8 bits, lossy | 1/1000 s | constant |
+| .webp | 8 bits, lossy, each frame by itself | 1/1000 s | constant |
 | .apng | 8 or 16 bits, lossless | exact | constant |
 """
 
@@ -81,7 +81,7 @@ class Animation:
     def __init__(self, folder: Path, suffix: str, size: tuple[int, int], rate: Fraction, encoding: Encoding) -> None:
         self.rate, self.count, self._path = rate, 0, folder / f".open{suffix}"
         if suffix == ".webp":
-            name, encoder, loop, self._pixels = "webp", "libwebp_anim", {"loop": "0"}, "bgra"
+            name, encoder, loop, self._pixels = "webp", "libwebp", {"loop": "0"}, "bgra"
         else:
             name, encoder, loop = "apng", "apng", {"plays": "0"}
             self._pixels = "rgb24" if encoding.bits == 8 else "rgb48be"

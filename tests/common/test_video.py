@@ -346,6 +346,18 @@ def test_animated_pictures_are_decoded_again(tmp_path, name):
         assert length == pytest.approx(float(7000 / NTSC), abs=1)
 
 
+@pytest.mark.parametrize("name", ["a.webp", "a.apng"])
+def test_changes_of_a_level_a_frame_arrive(tmp_path, name):
+    """An encoder that keeps blocks of the frame before loses slow motion."""
+    texture = np.random.default_rng(0).random((64, 64, 1), np.float32).repeat(3, axis=2) / 8 + 0.3
+    write_clip(tmp_path / name, [texture + index / 255 for index in range(24)], 30)
+    with Image.open(tmp_path / name) as picture:
+        picture.seek(23)
+        last = np.asarray(picture.convert("RGB")) / 255
+    blocks = (last - texture - 23 / 255).reshape(8, 8, 8, 8, 3).mean(axis=(1, 3))
+    assert np.abs(blocks).max() < 2 / 255
+
+
 @pytest.mark.parametrize(("name", "encoding", "value"), [
     ("a.mp4", Encoding("vp8"), "vp8"),
     ("a.webm", Encoding("h264"), "h264"),
