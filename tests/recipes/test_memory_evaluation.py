@@ -34,7 +34,7 @@ def answers(tokens) -> ReaderOutput:
     tokens = np.asarray(tokens)
     nothing, ids = np.zeros((len(tokens), 0), np.float32), np.zeros((len(tokens), 0), np.int64)
     gate, each = np.zeros((len(tokens), 4), np.float32), np.zeros(len(tokens), np.float32)
-    return ReaderOutput(tokens, SearchResult(ids, nothing, ids, 1), nothing, nothing, gate, each, each, each, gate)
+    return ReaderOutput(tokens, SearchResult(ids, nothing, ids, 1), nothing, nothing, gate, *[each] * 4, gate)
 
 
 def written(texts) -> ReaderOutput:
