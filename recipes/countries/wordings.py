@@ -7,7 +7,8 @@ read, the others are new. Texts are short: items have 40 pieces.
 
 A question cannot be answered if it asks for what no item says (`ASKED` and `TEST_ASKED`, in the frames of `FRAMES` and
 `TEST_FRAMES`), if it is no question (`nonsense`), or if nothing in the memory has such a name. Training and tests share
-neither things nor frames.
+neither whole things nor frames;
+some words are in both (river, dish).
 """
 
 import numpy as np
