@@ -72,6 +72,8 @@ def measure(photo: np.ndarray, subject: float, seed: int) -> tuple[float, float,
 
 def main(files: Positional[tuple[Path, ...]]) -> None:
     """Print the table of some photos."""
+    if not files:
+        raise ValueError("no photos: name one or more")
     photos = [shrink(read_image(path), 2048) for path in files]
     print("| subject | aligned | corner error, median | worst | exposure error, median | worst | CPU s |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")

@@ -24,7 +24,7 @@ class RowLog:
         """The row with this key from the file, or a new one, which is added to it. An option that a row lacks is False:
         the row is older."""
         for row in self.rows:
-            if all(row.get(name, False) == value for name, value in key.items()):
+            if all(row[name] == value if name in row else value is False for name, value in key.items()):
                 return row
         row = {**key, **measure()}
         self.rows.append(row)

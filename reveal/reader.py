@@ -11,7 +11,8 @@ Everything is computed in batches of one size, so that each function compiles on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,7 +37,7 @@ from reveal.processing.doubt import Signals
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 BATCH = 64  # rows that are computed at a time
-BACKGROUND = 0.5  # in scores of views: weight of what shows nothing known
+BACKGROUND = 0.5  # in scores of views: weight of the similarity to no picture, chosen for `countries`
 EIGHT_TOKENS = Decoding(8)
 
 
@@ -108,22 +109,25 @@ class Reader:
     def best_views(
         self,
         tokens: Int[np.ndarray, "b n"],
-        views: Float[np.ndarray, "b v s s 3"],
+        views: Iterable[Float[np.ndarray, "v s s 3"]],
         costs: Float[np.ndarray, " v"],
         sources: Sequence[str] | None = None,
     ) -> Float[np.ndarray, "b s s 3"]:
-        """The view of each question's image that the memory knows best, at these costs (`best_view`)."""
-        if self.memory is None or views.shape[1] == 1:
-            return views[:, 0]
-        chosen, start = [], 0
-        for batch in batches({"tokens": tokens, "image": views[:, 0]}, self._batch):
+        """The view of each question's image that the memory knows best, at these costs (`best_view`). `views` are
+        consumed a batch at a time: those of all images may not fit in memory."""
+        images, chosen = iter(views), []
+        for start in range(0, len(tokens), self._batch):
+            part = np.stack(list(itertools.islice(images, self._batch)))
+            if self.memory is None or part.shape[1] == 1:
+                chosen += list(part[:, 0])
+                continue
+            (batch,) = batches({"tokens": tokens[start : start + self._batch], "image": part[:, 0]}, self._batch)
             queries = call(self._graph, "encode_query", self._params, **batch)
-            for row, own in enumerate(views[start : start + self._batch]):
+            for row, own in enumerate(part):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
                 vectors, no_picture = jax.device_get(call(self._graph, "view_vectors", self._params, query, own))
                 best = best_view(self.memory, vectors, no_picture, np.asarray(query.log_gate), costs, sources)
                 chosen.append(own[best])
-            start += self._batch
         return np.stack(chosen)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:

@@ -57,7 +57,7 @@ from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.doubt import Doubt
 from reveal.processing.processor import processor_of, view_costs, windows
-from reveal.reader import BATCH, Reader, ReaderOutput
+from reveal.reader import Reader, ReaderOutput
 
 SIDE = 240  # of a picture, in pixels
 NEVER_SEEN = "country-flag-icons"
@@ -150,13 +150,10 @@ class DrawnEvaluation(Evaluation):
         """Asks each text about the best view of its picture; None: a question by name."""
         tokens, costs = np.stack([self.data.question_tokens(text) for text in texts]), view_costs(views)
         blank = np.broadcast_to(blank_image(self.data.size), (len(costs), self.data.size, self.data.size, 3))
-        chosen = []
-        for start in range(0, len(texts), BATCH):  # all windows of all pictures are gigabytes
-            part = slice(start, start + BATCH)
-            seen = [blank if one is None else windows(one, views, self.data.size) for one in pictures[part]]
-            chosen.append(reader.best_views(tokens[part], np.stack(seen), costs))
+        seen = (blank if one is None else windows(one, views, self.data.size) for one in pictures)
         decoding = Decoding(self.data.answer_length, self.beams)
-        return reader.ask(tokens, np.concatenate(chosen), self.k if k is None else k, decoding=decoding)
+        image = reader.best_views(tokens, seen, costs)
+        return reader.ask(tokens, image, self.k if k is None else k, decoding=decoding)
 
     def about(
         self,

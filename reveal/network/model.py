@@ -123,7 +123,7 @@ class Reveal(nnx.Module):
         states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
         head = self.query_head(states, mask, self.projection, mode=mode.fold(1))
         vector = self._with_picture(head, image, has_image)
-        return Query(states, mask, vector, self.gate(head), self._no_picture(vector))
+        return Query(states, mask, vector, self.gate(head), self._no_picture_score(vector))
 
     def encode_item(
         self,
@@ -151,14 +151,14 @@ class Reveal(nnx.Module):
         assert self.config.tower is not None, "the config has no tower"
         heads = jnp.broadcast_to(query.vector[:, : self.config.key_dim], (len(views), self.config.key_dim))
         vectors = jnp.concatenate([heads, self.config.tower.weight**0.5 * self.embed_pictures(views)], axis=1)
-        return vectors, self._no_picture(vectors)
+        return vectors, self._no_picture_score(vectors)
 
     def no_picture(self) -> Float[Array, " e"]:
         """The tower's unit vector for what has no image."""
         assert self.tower is not None, "the config has no tower"
         return unit(self.tower.none[...])
 
-    def _no_picture(self, vectors: Float[Array, "b e"]) -> Float[Array, " b"]:
+    def _no_picture_score(self, vectors: Float[Array, "b e"]) -> Float[Array, " b"]:
         if self.config.tower is None:
             return jnp.zeros(len(vectors))
         return self.config.tower.weight**0.5 * vectors[:, self.config.key_dim :] @ self.no_picture()
