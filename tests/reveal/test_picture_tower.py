@@ -142,6 +142,19 @@ def test_a_view_of_nothing_known_counts_less():
     assert best_view(memory, vectors, np.array([0.1, 0.4, 0.1]), gate, costs, None) == 0
 
 
+def test_views_are_chosen_a_batch_at_a_time(model, tmp_path):
+    """Each question gets the view that shows a stored image, in whatever batch and place it is."""
+    rows = {"tokens": TOKENS, "image": IMAGES, "has_image": np.ones(3, bool)}
+    reader = Reader(model, read_item=lambda items: rows, batch=2)
+    reader.build(tmp_path / "m", [Item("a", {"text": "x"}) for _ in range(3)], ("a", "b"))
+    noise = np.random.default_rng(5).random(IMAGES.shape, np.float32)
+    views = [np.stack([IMAGES[n] if n == at else noise[n] for at in range(3)]) for n in range(3)]
+    chosen = reader.best_views(TOKENS, iter(views), np.zeros(3))
+    expected = [reader.best_views(TOKENS[n : n + 1], views[n : n + 1], np.zeros(3))[0] for n in range(3)]
+    np.testing.assert_array_equal(chosen, expected)
+    assert [np.array_equal(chosen[n], IMAGES[n]) for n in range(3)] == [True] * 3
+
+
 def test_reliability_is_that_of_equal_groups():
     probability, right = np.array([0.9, 0.1, 0.2, 0.8]), np.array([True, False, True, True])
     assert reliability(probability, right, 2) == [pytest.approx((0.15, 0.5, 2)), pytest.approx((0.85, 1.0, 2))]
