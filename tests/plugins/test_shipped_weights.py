@@ -71,7 +71,7 @@ def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     def mean(images, target):
         return np.mean([score(image, shown[target]) for image in images])
 
-    own, other = (draw(network.on(make(kind, image), strength=1.5)) for image in shown.values())
+    own, other = (draw(network.on(make(kind, image))) for image in shown.values())
     none, controlled, wrong = (mean(images, "own") for images in (alone, own, other))
     assert controlled > max(none, wrong) + 0.15, (none, controlled, wrong)
     assert mean(other, "other") > wrong + 0.15
@@ -80,6 +80,6 @@ def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
 @pytest.mark.long
 def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture):
     monkeypatch.chdir(tmp_path)
-    words = ["--control", "mask", "--control-strength", "1.5", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
+    words = ["--control", "mask", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
     main(["generate", "--prompt", "green apple, 3d emoji", *words, "-o", "apple.png"])
     assert MaskIou()(read_image("apple.png"), picture) > 0.75
