@@ -22,6 +22,7 @@ SCALE = (0.7, 1.08)  # flag width by picture width
 ASPECT = (1.0, 2.0)  # width by height
 FULL = 0.2  # share of pictures that are filled
 WAVE = 0.045  # of the flag's width, at most
+VISIBLE = (0.2, 0.6)  # share of a cut flag's width or height that is inside the picture
 CROP = 0.1  # how far the flag may leave the picture, in halves of its side
 GREY = (0.25, 0.75)
 BLANK = 0.5  # grey of a question without an image
@@ -128,20 +129,22 @@ def photograph(
     scale: tuple[float, float] = (0.55, 1.08),
     full: float = 0.2,
     plain: bool = False,
+    cut: bool = False,
 ) -> Float[np.ndarray, "s s 3"]:
     """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
 
     `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
-    inside the picture, in their own proportions and outline. Beyond what `augment` does: proportions between the
-    drawing's own and any of `ASPECT`, an outline that the drawing does not have (rounded corners, a disc), gloss, and
-    JPEG. Drawn at twice the size and averaged down, so that thin things stay.
+    inside the picture, in their own proportions and outline; of `cut` ones at most `VISIBLE[1]` of the width or height
+    is inside. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that the
+    drawing does not have (rounded corners, a disc), gloss, JPEG, and photographs with permuted channels. Drawn at twice
+    the size and averaged down, so that thin things stay.
     """
     side = 2 * size
-    filled = rng.random() < full
+    filled = rng.random() < full and not cut
     shown = np.ascontiguousarray(drawing)
     if not plain and rng.random() < 0.25:
         shown = _outlined(shown, rng)
-    u, v = _positions(side, _placed(rng, filled, aspect, scale, plain))
+    u, v = _positions(side, _placed(rng, filled, aspect, scale, plain, cut))
     u, v, shade = _waved(u, v, rng)
     seen, edge = _look_up(shown, u, v)
     seen = seen.astype(np.float32)
@@ -150,7 +153,7 @@ def photograph(
     if not plain and rng.random() < 0.2:  # gloss, as on a button
         colours = colours + (np.clip(0.3 - v, 0, 1) * np.float32(rng.uniform(20, 90)))[..., None]
     lit = _lit(np.clip(colours, 0, 255), rng)
-    picture = _behind(ground, side, rng)
+    picture = _behind(ground, side, rng, plain)
     picture = picture + inside[..., None] * (lit - picture)
     picture = cv2.resize(picture, (size, size), interpolation=cv2.INTER_AREA)
     return _camera(picture, rng)
@@ -164,7 +167,7 @@ def scenery(
 
 
 def _placed(
-    rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float], plain: bool
+    rng: np.random.Generator, filled: bool, aspect: float, scale: tuple[float, float], plain: bool, cut: bool
 ) -> Float[np.ndarray, "4 2"]:
     """`_corners` for a drawing of its own aspect."""
     if filled:
@@ -175,6 +178,10 @@ def _placed(
     slant = PERSPECTIVE * rng.random() * wide
     corners = SQUARE * [wide, high] + rng.uniform(-slant, slant, (4, 2))
     turned = _turned(corners, rng.uniform(-ROTATION, ROTATION) * rng.random())
+    if cut:  # its centre is outside, or nearly so
+        side, along = rng.integers(2), rng.uniform(-1, 1, 2)
+        along[side] = rng.choice([-1, 1]) * (1 + (wide, high)[side] * (1 - 2 * rng.uniform(*VISIBLE)))
+        return (turned + along).astype(np.float32)
     room = np.maximum(1 - np.array([wide, high]), 0) + (0 if plain else CROP / 2)
     return (turned + rng.uniform(-room, room)).astype(np.float32)
 
@@ -197,9 +204,10 @@ def _outlined(drawing: UInt8[np.ndarray, "h w 4"], rng: np.random.Generator) -> 
 
 
 def _behind(
-    ground: UInt8[np.ndarray, "gh gw 3"] | None, side: int, rng: np.random.Generator
+    ground: UInt8[np.ndarray, "gh gw 3"] | None, side: int, rng: np.random.Generator, plain: bool = False
 ) -> Float[np.ndarray, "{side} {side} 3"]:
-    """A piece of a photograph, possibly mirrored; without one, a colour or a gradient, often white."""
+    """A piece of a photograph, possibly mirrored and, unless `plain`, with permuted channels; without one, a colour or a
+    gradient, often white."""
     if ground is None:
         if rng.random() < 0.4:
             return np.full((side, side, 3), rng.choice([1.0, 1.0, 0.0, BLANK]), np.float32)
@@ -210,6 +218,8 @@ def _behind(
     top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
     cut = ground[top : top + piece, left : left + piece]
     cut = cut[:, ::-1] if rng.random() < 0.5 else cut
+    if not plain and rng.random() < 0.5:
+        cut = np.ascontiguousarray(cut[..., rng.permutation(3)])
     return cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
 
 

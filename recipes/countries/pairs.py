@@ -9,9 +9,9 @@ A batch of b rows for `reveal.training.picture_pairs`:
 
 Rows come in groups of four: a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch
 is told apart by more than its colours. Half of the groups begin with a real flag of a training country (`drawings.py`),
-the others with an invented one; as most that look alike are invented, a fifth of the flags is real. Every eighth row
-shows a photograph, or a colour, without a flag. Held-out countries are in neither column; nor are the icon sets and
-photographs that tests use.
+the others with an invented one; as most that look alike are invented, a fifth of the flags is real. The fourth row of
+a group shows no flag, or only a piece of one, as most windows of a photograph do (`reveal.processing.views`). Held-out
+countries are in neither column; nor are the icon sets and photographs that tests use.
 """
 
 import functools
@@ -34,8 +34,9 @@ from recipes.countries.augmentation import photograph, scenery
 from recipes.countries.data import CountriesConfig
 from reveal.processing.processor import resized
 
-GROUP = 4  # rows that look alike
-EMPTY = 8  # every so many rows show no flag
+GROUP = 4  # rows that look alike; the last shows no flag, or a piece of one
+BESIDE = (0.5, 1.3)  # width of flags that are partly outside the picture, by the picture's
+PIECE = (0.3, 0.65)  # share of the sides of a flag that a piece has
 LARGEST = 200  # longer side of a stored background, in pixels
 ASPECT = 4 / 3  # of invented flags
 SETS = tuple(one.name for one in drawings.SETS if not one.held_out)
@@ -73,9 +74,16 @@ class FlagPairs(Batched):
         flag = [anchor, *similar[: GROUP - 1].tolist()][number % GROUP]
         ground = self.grounds[rng.integers(len(self.grounds))] if rng.random() < 0.6 else None
         row = {"id": np.int64(number), "key": self.key(flag, rng)}
-        if number % EMPTY == EMPTY - 1:
-            return row | {"query": scenery(ground, size, rng), "flag": np.int32(-1)}
         drawing, aspect = self.drawing(flag, rng)
+        if number % GROUP == GROUP - 1:
+            kind = rng.random()
+            if kind < 0.5:
+                query = scenery(ground, size, rng)
+            elif kind < 0.8:
+                query = photograph(drawing, aspect, ground, size, rng, BESIDE, cut=True)
+            else:
+                query = photograph(*piece(drawing, aspect, rng), ground, size, rng, full=0.8)
+            return row | {"query": query, "flag": np.int32(-1)}
         return row | {"query": photograph(drawing, aspect, ground, size, rng), "flag": np.int32(flag)}
 
     def key(self, flag: int, rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
@@ -119,3 +127,15 @@ class FlagPairs(Batched):
         index = json.loads(require_file(Path(self.photographs) / "index.json").read_text("utf-8"))["photographs"]
         files = [Path(self.photographs) / entry["file"] for entry in index if entry["split"] == "train"]
         return [to_uint8(shrink(read_image(file), LARGEST)) for file in files]
+
+
+def piece(
+    drawing: UInt8[np.ndarray, "h w 4"], aspect: float, rng: np.random.Generator
+) -> tuple[UInt8[np.ndarray, "_h _w 4"], float]:
+    """A rectangle of the drawing, and its aspect."""
+    height, width = drawing.shape[:2]
+    tall, wide = (
+        max(2, int(side * share)) for side, share in zip((height, width), rng.uniform(*PIECE, 2), strict=True)
+    )
+    top, left = int(rng.integers(height - tall + 1)), int(rng.integers(width - wide + 1))
+    return drawing[top : top + tall, left : left + wide], aspect * (wide / width) / (tall / height)

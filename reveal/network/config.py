@@ -59,10 +59,17 @@ class TowerConfig(Checked):
     width: Positive = 96  # channels of the last stage; those before have half and a quarter
     depth: Layers = 1  # residual blocks of each of both stages
     key_dim: Positive = 64  # of its embeddings
-    weight: Annotated[float | int, real(above=0, below=1)] = 0.5  # of its cosine in a score; the heads' has the rest
+    weight: Annotated[float | int, real(above=0)] = 0.5  # of its cosine in a score
+    heads_weight: Annotated[float | int, real(above=0)] | None = None  # of the heads' cosine; None: 1 - weight
 
     def rules(self):
         yield self.width % 4 == 0, "4 divides width"
+        yield self.heads_weight is not None or self.weight < 1, "weight < 1 without heads_weight"
+
+    @property
+    def weights(self) -> tuple[float, float]:
+        """Of the heads' cosine and of the tower's in a score."""
+        return 1 - self.weight if self.heads_weight is None else self.heads_weight, self.weight
 
 
 @dataclasses.dataclass(frozen=True)

@@ -54,13 +54,13 @@ class Query(NamedTuple):
 
     states: Float[Array, "b n d"]
     mask: Bool[Array, "b n"]
-    vector: Float[Array, "b e"]  # the query embedding, of unit length
+    vector: Float[Array, "b e"]  # the query embedding, of unit length without a tower
     log_gate: Float[Array, "b s"]  # log-probability of each source
     no_picture: Float[Array, " b"]  # the tower's part of a score, with its `none` as the item's picture; 0 without one
 
 
 class Item(NamedTuple):
-    """The key-value pair of a memory item: a unit vector and compressed tokens."""
+    """The key-value pair of a memory item: a vector as a query's and compressed tokens."""
 
     key: Float[Array, "b e"]
     value: Float[Array, "b c d"]
@@ -172,14 +172,14 @@ class Reveal(nnx.Module):
         """The heads' embedding, and the tower's where there is one (`tower.py`)."""
         if self.config.tower is None:
             return vector
-        none, weight = self.no_picture()[None], self.config.tower.weight
+        none, (heads, weight) = self.no_picture()[None], self.config.tower.weights
         if image is None:
             picture = jnp.broadcast_to(none, (len(vector), none.shape[1]))
         else:
             present = jnp.ones(len(image), bool) if has_image is None else jnp.asarray(has_image)
             shown = self.embed_pictures(jnp.where(present[:, None, None, None], jnp.asarray(image), 0.5))
             picture = jnp.where(present[:, None], shown, none)
-        return jnp.concatenate([(1 - weight) ** 0.5 * vector, weight**0.5 * picture], axis=1)
+        return jnp.concatenate([heads**0.5 * vector, weight**0.5 * picture], axis=1)
 
     def fuse(
         self,

@@ -4,8 +4,8 @@ REVEAL's heads read an image through patches that a ViT has learnt from captions
 was trained on thousands of drawings, not on billions of photographs, compares pictures no better than their pixels do.
 A network may therefore have this tower too, whose embedding is a part of every query and key of its own:
 
-    q = [sqrt(1 - w) head(text, image); sqrt(w) tower(image)]        of unit length, as both parts are
-    q . k = (1 - w) cosine of the heads + w cosine of the pictures
+    q = [sqrt(h) head(text, image); sqrt(w) tower(image)]
+    q . k = h cosine of the heads + w cosine of the pictures         h = 1 - w, or of its own
 
     image in [-1, 1]  48 x 48
     3 x 3 convolutions, stride 2                     24 x 24 x c/4, 12 x 12 x c/2

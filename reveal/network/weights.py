@@ -37,11 +37,14 @@ def load_with_metadata(path: str | Path) -> tuple[Reveal, model_file.Metadata]:
 
 
 def load_params(path: str | Path, config: RevealConfig) -> Tree:
-    """The parameters in a file, for a network of `config`, whose prior may differ, and which may have a tower that the
-    file lacks: that begins at random. Raises ValueError for another."""
+    """The parameters in a file, for a network of `config`, whose prior and weights in a score may differ, and which may
+    have a tower that the file lacks: that begins at random. Raises ValueError for another."""
     flat, header = model_file.load_weights(file_of(path), expect_kind=KIND)
     stored = RevealConfig.from_json(header.config)
-    if dataclasses.replace(stored, prior=config.prior, tower=stored.tower or config.tower) != config:
+    tower = stored.tower or config.tower
+    if tower is not None and config.tower is not None:
+        tower = dataclasses.replace(tower, weight=config.tower.weight, heads_weight=config.tower.heads_weight)
+    if dataclasses.replace(stored, prior=config.prior, tower=tower) != config:
         raise ValueError(f"{path} holds {stored}, the task asks for {config}: set task.network to the file's")
     with about(Path(path)):
         params = nnx.to_pure_dict(nnx.state(assemble(Reveal, stored, flat)))
