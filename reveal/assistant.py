@@ -42,7 +42,7 @@ from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.doubt import Signals
-from reveal.processing.processor import Processor, processor_of, view_costs
+from reveal.processing.processor import Processor, processor_of
 from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness, text_mean
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
@@ -223,12 +223,11 @@ class Assistant:
     def query_of_best_view(self, image: Picture | None, text: str, sources: Sequence[str] | None) -> tuple[Query, int]:
         """`query` about the view of an image file that the memory knows best, and which it is (`Processor.views`)."""
         whole = self.query(image, text)
-        if not self.processor.views or not isinstance(image, str | Path) or not self.memory or sources == ():
+        if not self.processor.views.windows or not isinstance(image, str | Path) or not self.memory or sources == ():
             return whole, 0
         views = self.processor.views_of(image)
         vectors, no_picture = jax.device_get(self._view_vectors(self._params, whole, views))
-        costs = view_costs(self.processor.views)
-        best = best_view(self.memory, vectors, no_picture, np.asarray(whole.log_gate), costs, sources)
+        best = best_view(self.processor.views, self.memory, vectors, no_picture, np.asarray(whole.log_gate), sources)
         return (whole, 0) if best == 0 else (self.query(views[best], text), best)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:

@@ -34,10 +34,10 @@ from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.doubt import Signals
+from reveal.processing.images import Views
 
 ReadItem = Callable[[Sequence[Item]], Mapping[str, np.ndarray]]
 BATCH = 64  # rows that are computed at a time
-BACKGROUND = 0.5  # in scores of views: weight of the similarity to no picture, chosen for `countries`
 EIGHT_TOKENS = Decoding(8)
 
 
@@ -109,15 +109,15 @@ class Reader:
     def best_views(
         self,
         tokens: Int[np.ndarray, "b n"],
-        views: Iterable[Float[np.ndarray, "v s s 3"]],
-        costs: Float[np.ndarray, " v"],
+        images: Iterable[Float[np.ndarray, "v s s 3"]],
+        views: Views,
         sources: Sequence[str] | None = None,
     ) -> Float[np.ndarray, "b s s 3"]:
-        """The view of each question's image that the memory knows best, at these costs (`best_view`). `views` are
-        consumed a batch at a time: those of all images may not fit in memory."""
-        images, chosen = iter(views), []
+        """The view of each question's image that the memory knows best (`best_view`). `images` are the views of each,
+        consumed a batch at a time: those of all may not fit in memory."""
+        left, chosen = iter(images), []
         for start in range(0, len(tokens), self._batch):
-            part = np.stack(list(itertools.islice(images, self._batch)))
+            part = np.stack(list(itertools.islice(left, self._batch)))
             if self.memory is None or part.shape[1] == 1:
                 chosen += list(part[:, 0])
                 continue
@@ -126,7 +126,7 @@ class Reader:
             for row, own in enumerate(part):
                 query = jax.tree.map(lambda x, row=row: x[row : row + 1], queries)
                 vectors, no_picture = jax.device_get(call(self._graph, "view_vectors", self._params, query, own))
-                best = best_view(self.memory, vectors, no_picture, np.asarray(query.log_gate), costs, sources)
+                best = best_view(views, self.memory, vectors, no_picture, np.asarray(query.log_gate), sources)
                 chosen.append(own[best])
         return np.stack(chosen)
 
@@ -221,18 +221,16 @@ def sureness(
 
 
 def best_view(
+    views: Views,
     memory: Memory,
     vectors: Float[np.ndarray, "v e"],
     no_picture: Float[np.ndarray, " v"],
     log_gate: Float[np.ndarray, "1 s"],
-    costs: Float[np.ndarray, " v"],
     sources: Sequence[str] | None,
 ) -> int:
-    """The view of a query's image whose best item has the highest score, less the view's cost and `BACKGROUND` of its
-    similarity to no picture; the first of equals."""
+    """The view of a query's image to ask about, of which `vectors` and `no_picture` are (`Reveal.view_vectors`)."""
     gates = np.repeat(log_gate, len(vectors), axis=0)
-    scores = memory.search(vectors, 1, sources, gates).scores[:, 0]
-    return int((scores - costs - BACKGROUND * no_picture).argmax())
+    return views.best(memory.search(vectors, 1, sources, gates).scores[:, 0], no_picture)
 
 
 def reader_fingerprint(model: Reveal) -> str:

@@ -135,9 +135,9 @@ def photograph(
 
     `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
     inside the picture, in their own proportions and outline; of `cut` ones at most `VISIBLE[1]` of the width or height
-    is inside. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that the
-    drawing does not have (rounded corners, a disc), gloss, JPEG, and photographs with permuted channels. Drawn at twice
-    the size and averaged down, so that thin things stay.
+    is inside. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that
+    the drawing does not have (rounded corners, a disc), gloss, JPEG, and photographs with permuted channels. Drawn at
+    twice the size and averaged down, so that thin things stay.
     """
     side = 2 * size
     filled = rng.random() < full and not cut
@@ -206,8 +206,8 @@ def _outlined(drawing: UInt8[np.ndarray, "h w 4"], rng: np.random.Generator) -> 
 def _behind(
     ground: UInt8[np.ndarray, "gh gw 3"] | None, side: int, rng: np.random.Generator, plain: bool = False
 ) -> Float[np.ndarray, "{side} {side} 3"]:
-    """A piece of a photograph, possibly mirrored and, unless `plain`, with permuted channels; without one, a colour or a
-    gradient, often white."""
+    """A piece of a photograph, possibly mirrored and, unless `plain`, with permuted channels; without one, a colour or
+    a gradient, often white."""
     if ground is None:
         if rng.random() < 0.4:
             return np.full((side, side, 3), rng.choice([1.0, 1.0, 0.0, BLANK]), np.float32)

@@ -34,9 +34,10 @@ from reveal.metrics.calibration import calibration_error
 from reveal.network import weights
 from reveal.network.model import Reveal
 from reveal.processing.doubt import Doubt, Signals, fit, fit_probe
+from reveal.processing.images import Views
 from reveal.reader import Reader, text_mean
 
-VIEWS = ((0.75, 3), (0.5, 5), (0.38, 7))
+VIEWS = Views(((0.75, 3), (0.5, 5), (0.38, 7)))
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
 ANSWERABLE, UNANSWERABLE, EMPTY = 2000, 600, 600  # questions
@@ -68,7 +69,7 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
     doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)
     doubt = doubt if threshold is None else dataclasses.replace(doubt, threshold=threshold)
-    processor = {**header.metadata["processor"], "views": [list(view) for view in VIEWS], "doubt": doubt.as_json()}
+    processor = {**header.metadata["processor"], "views": dataclasses.asdict(VIEWS), "doubt": doubt.as_json()}
     metadata = {**header.metadata, "processor": processor}
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)

@@ -56,13 +56,13 @@ from reveal.metrics.retrieval import mrr, recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.doubt import Doubt
-from reveal.processing.processor import processor_of, view_costs, windows
+from reveal.processing.images import Views
+from reveal.processing.processor import processor_of
 from reveal.reader import Reader, ReaderOutput
 
 SIDE = 240  # of a picture, in pixels
 NEVER_SEEN = "country-flag-icons"
 Picture = UInt8[np.ndarray, "h w 3"]
-Views = Sequence[tuple[float, int]]
 
 
 class Asked(NamedTuple):
@@ -84,7 +84,7 @@ class DrawnEvaluation(Evaluation):
     photographs: str = "data/flag_tests"
     k: int = 4
     beams: int = BEAMS
-    views: Sequence[Sequence[float | int]] | None = None  # as in the processor; None: those of the weights
+    windows: Sequence[Sequence[float | int]] | None = None  # as in `Views`; None: those of the weights
     seed: int = 0
 
     def files(self) -> Sequence[str]:
@@ -96,7 +96,9 @@ class DrawnEvaluation(Evaluation):
         file = files.file_of(weights)
         model, header = files.load_with_metadata(file)
         processor = processor_of(file, model.config, header)
-        views = processor.views if self.views is None else tuple((float(s), int(n)) for s, n in self.views)
+        views = processor.views
+        if self.windows is not None:
+            views = dataclasses.replace(views, windows=tuple((float(s), int(n)) for s, n in self.windows))
         with tempfile.TemporaryDirectory() as folder:
             reader = Reader(model, read_item=self.data.read_item)
             reader.build(Path(folder) / "memory", self.data.memory_items(), self.data.sources)
@@ -148,11 +150,11 @@ class DrawnEvaluation(Evaluation):
         k: int | None = None,
     ) -> ReaderOutput:
         """Asks each text about the best view of its picture; None: a question by name."""
-        tokens, costs = np.stack([self.data.question_tokens(text) for text in texts]), view_costs(views)
-        blank = np.broadcast_to(blank_image(self.data.size), (len(costs), self.data.size, self.data.size, 3))
-        seen = (blank if one is None else windows(one, views, self.data.size) for one in pictures)
+        tokens, size = np.stack([self.data.question_tokens(text) for text in texts]), self.data.size
+        blank = np.broadcast_to(blank_image(size), (views.count, size, size, 3))
+        seen = (blank if one is None else views.of(one, size) for one in pictures)
         decoding = Decoding(self.data.answer_length, self.beams)
-        image = reader.best_views(tokens, seen, costs)
+        image = reader.best_views(tokens, seen, views)
         return reader.ask(tokens, image, self.k if k is None else k, decoding=decoding)
 
     def about(
@@ -195,11 +197,11 @@ class DrawnEvaluation(Evaluation):
         table = {name: self.scores(asked) for name, asked in answered.items()}
         for name, pictures in shown.items():
             table[name]["nearest pixels"] = self.nearest(answered[name], [[picture] for picture in pictures])
-            every = [[*map(to_uint8, windows(picture, views, SIDE))] if views else [picture] for picture in pictures]
+            every = [[*map(to_uint8, views.of(picture, SIDE))] if views.windows else [picture] for picture in pictures]
             table[name]["nearest pixels, in views"] = self.nearest(answered[name], every)
         second = self.second_hops(reader, bundled, views)
         table["two hops"] = self.scores(second, retrieved=False)
-        table["no memory"] = self.scores(self.about(reader, bundled, (), k=0), retrieved=False)
+        table["no memory"] = self.scores(self.about(reader, bundled, Views(), k=0), retrieved=False)
         table |= self.edits(reader, bundled, views)
         measured = self.doubt(reader, {**answered, "second hop": second}, bundled, views, doubt, output)
         gone = self.data.memory_items(self.data.atlas.held_out)
@@ -253,7 +255,7 @@ class DrawnEvaluation(Evaluation):
             if data.askable[country, number]
         ]
         subjects, relations, index, texts = map(list, zip(*rows, strict=True))
-        output = self.ask(reader, texts, [None] * len(rows), ())
+        output = self.ask(reader, texts, [None] * len(rows), Views())
         return Asked(subjects, relations, index, output, self.correct(output, subjects, relations))
 
     def edits(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> dict[str, Scores]:

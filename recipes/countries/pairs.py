@@ -10,7 +10,7 @@ A batch of b rows for `reveal.training.picture_pairs`:
 Rows come in groups of four: a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch
 is told apart by more than its colours. Half of the groups begin with a real flag of a training country (`drawings.py`),
 the others with an invented one; as most that look alike are invented, a fifth of the flags is real. The fourth row of
-a group shows no flag, or only a piece of one, as most windows of a photograph do (`reveal.processing.views`). Held-out
+a group shows no flag, or only a piece of one, as most windows of a photograph do (`reveal.processing.images`). Held-out
 countries are in neither column; nor are the icon sets and photographs that tests use.
 """
 
@@ -32,7 +32,7 @@ from common.training.batches import Batched
 from recipes.countries import drawings
 from recipes.countries.augmentation import photograph, scenery
 from recipes.countries.data import CountriesConfig
-from reveal.processing.processor import resized
+from reveal.processing.images import resized
 
 GROUP = 4  # rows that look alike; the last shows no flag, or a piece of one
 BESIDE = (0.5, 1.3)  # width of flags that are partly outside the picture, by the picture's

@@ -48,7 +48,7 @@ from reveal.memory.memory import Memory
 from reveal.metrics.retrieval import mrr, pr_recall_at_k, recall_at_k
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
-from reveal.processing.processor import Processor, processor_of, recipe_of, view_costs
+from reveal.processing.processor import Processor, processor_of, recipe_of
 from reveal.reader import Reader, reader_fingerprint
 from reveal.sources.records import Skips
 
@@ -113,8 +113,8 @@ class Answering:
         if not inputs:
             return []
         tokens, views = (np.stack(column) for column in zip(*inputs, strict=True))
-        costs = view_costs(self.assistant.processor.views)
-        images = reader.best_views(tokens, views, costs, self.sources) if self.k else views[:, 0]
+        chosen_by = self.assistant.processor.views
+        images = reader.best_views(tokens, views, chosen_by, self.sources) if self.k else views[:, 0]
         answers = reader.ask(tokens, images, self.k, sources=self.sources, decoding=self.decoding)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)

@@ -11,7 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
 from reveal.memory.items import Item
-from reveal.processing.processor import WHOLE, Row, row_of, stacked
+from reveal.processing.images import WHOLE
+from reveal.processing.processor import Row, row_of, stacked
 from reveal.processing.tokenizers import Tokenizer
 from reveal.sources.records import Skips
 

@@ -14,8 +14,8 @@ Older files may have a `processor.json` beside them.
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
 `item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
 without one), `hops` (two-hop questions about an image, each with the two questions that it is decomposed into) and
-`views` (windows of an image: pairs of a share of its sides and the number of windows along each; a network with a
-picture tower is asked about the one that the memory knows best).
+`views` (fields of `reveal.processing.images.Views`: a network with a picture tower is asked about the view of an image
+that the memory knows best).
 
 An item's text is its text fields in their order, joined by the tokenizer's separator. Images are resized to a square
 whatever their aspect, so that nothing is cut off.
@@ -30,7 +30,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import cv2
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
@@ -41,6 +40,7 @@ from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.processing import tokenizers
 from reveal.processing.doubt import Doubt
+from reveal.processing.images import WHOLE, Views, resized
 from reveal.processing.tokenizers import WORD, Tokenizer, Words
 
 if TYPE_CHECKING:  # answering needs no sources
@@ -50,8 +50,6 @@ ASK, DESCRIBE = "Question: {}", "Describe the picture:"
 BESIDE = ("spiece.model", "vocabulary.json", "words.json")  # file names of tokenizers beside weights
 DESCRIPTION = "processor.json"
 LENGTHS = {"item_length": "item_length", "question_length": "text_length", "answer_length": "answer_length"}  # recipe's
-VIEW_COST = 0.15  # in score, of a view of no size (`view_costs`), chosen for `countries`
-WHOLE = (1, 1)  # share of an image that is kept
 CUT = "whose text was cut after"  # so many tokens
 MACHINE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE)  # not the image's fault
 Resize = Callable[[UInt8[np.ndarray, "h w 3"]], UInt8[np.ndarray, "s s 3"]]
@@ -83,7 +81,7 @@ class Processor:
     prompt: str = ASK  # template of a question
     blank: Float[np.ndarray, "s s 3"] | None = None  # image of a question without one; None: the network gets none
     hops: Mapping[str, Hops] = dataclasses.field(default_factory=dict)  # of two-hop questions, in lower case
-    views: tuple[tuple[float, int], ...] = ()  # share of the sides, windows along each; (): the whole image only
+    views: Views = dataclasses.field(default_factory=Views)
     doubt: Doubt | None = None  # how far to trust an answer
     completes: bool = False  # trained to complete captions (`prefix`): MASK ends the prompt for a description
 
@@ -123,7 +121,7 @@ class Processor:
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
         """A question's image and windows of it, each resized to a square. Raises as `read_image`."""
-        return windows(to_uint8(read_image(path)), self.views, self.image_size)
+        return self.views.of(to_uint8(read_image(path)), self.image_size)
 
     def two_hops(self, question: str) -> Hops | None:
         """The decomposition of a two-hop question; None for all others."""
@@ -173,7 +171,7 @@ def processor_of(
     size = config.vit.image_size
     if (grey := description.get("blank")) is not None:
         options["blank"] = np.full((size, size, 3), grey, np.float32)
-    options["views"] = tuple((float(share), int(count)) for share, count in description.get("views", ()))
+    options["views"] = Views.from_json(description.get("views", ()))
     if (doubt := description.get("doubt")) is not None:
         options["doubt"] = found_doubt = Doubt.from_json(doubt)
         if found_doubt.question and len(found_doubt.question.weights) != config.width:
@@ -289,39 +287,3 @@ def stacked(
 def text_of(item: Item, separator: str) -> str:
     """All texts of an item that are not empty."""
     return f" {separator} ".join(filter(None, item.texts()))
-
-
-def resized(
-    image: UInt8[np.ndarray, "_h _w 3"],
-    size: int,
-    rng: np.random.Generator | None = None,
-    share: Sequence[float | int] = WHOLE,
-) -> UInt8[np.ndarray, "{size} {size} 3"]:
-    """A crop of the image's aspect and of a share of its area drawn by `rng`, resized to a square."""
-    height, width = image.shape[:2]
-    if rng is not None and share[0] < 1:
-        side = np.sqrt(rng.uniform(share[0], share[1]))
-        crop_height, crop_width = max(1, round(height * side)), max(1, round(width * side))
-        top, left = int(rng.integers(height - crop_height + 1)), int(rng.integers(width - crop_width + 1))
-        image = image[top : top + crop_height, left : left + crop_width]
-    interpolation = cv2.INTER_AREA if min(image.shape[:2]) >= size else cv2.INTER_LINEAR
-    return cv2.resize(image, (size, size), interpolation=interpolation)
-
-
-def windows(
-    image: UInt8[np.ndarray, "_h _w 3"], views: Sequence[tuple[float, int]], size: int
-) -> Float[np.ndarray, "v {size} {size} 3"]:
-    """The whole image, then its windows: for each (share, n) of `views` n x n of that share of both sides."""
-    height, width = image.shape[:2]
-    found = [resized(image, size)]
-    for share, count in views:
-        tall, wide = max(1, round(share * height)), max(1, round(share * width))
-        tops, lefts = (np.linspace(0, room, count).round().astype(int) for room in (height - tall, width - wide))
-        found += [resized(image[top : top + tall, left : left + wide], size) for top in tops for left in lefts]
-    return from_uint8(np.stack(found))
-
-
-def view_costs(views: Sequence[tuple[float, int]]) -> Float[np.ndarray, " v"]:
-    """How much each view of `windows` has to score above the whole image: a piece of a flag is often a
-    flag of its own, so a smaller piece has to match better."""
-    return np.concatenate([[0.0], *(np.full(count * count, VIEW_COST * (1 - share)) for share, count in views)])

@@ -52,8 +52,9 @@ from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
+from reveal.processing.images import resized
 from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
-from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted, resized
+from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 

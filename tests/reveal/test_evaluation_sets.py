@@ -25,6 +25,7 @@ from reveal.evaluation.memory_evaluation import Answering, Prediction, SetsEvalu
 from reveal.memory.memory import Memory
 from reveal.network.config import TowerConfig
 from reveal.network.generator import Decoding
+from reveal.processing.images import Views
 from reveal.processing.processor import Hops
 from reveal.reader import reader_fingerprint
 from reveal.sources import Questions, Skips, evqa, infoseek
@@ -174,13 +175,12 @@ def test_every_set_is_answered_and_reported(files, place, tmp_path):
 
 
 @pytest.mark.long
-def test_answers_are_those_of_the_assistant(files, place, assistant, tmp_path, monkeypatch):
+def test_answers_are_those_of_the_assistant(files, place, assistant, tmp_path):
     """In partial batches, for two-hop questions, and where windows of an image are looked at."""
-    monkeypatch.setattr("reveal.processing.processor.VIEW_COST", 0)
     examples, _ = examples_of(sets(files)["infoseek"])
     hops = {"how tall ?": Hops("what ?", "is it {} ?")}
     two_hops = Assistant(assistant.model, dataclasses.replace(assistant.processor, hops=hops), assistant.memory)
-    looks = dataclasses.replace(two_hops.processor, views=((0.5, 2),))
+    looks = dataclasses.replace(two_hops.processor, views=Views(((0.5, 2),), size_cost=0.0))
     windows = Assistant(network(tower=TowerConfig(width=8, key_dim=6, weight=0.9)), looks)
     build(tmp_path / "facts", [items_of(str(place / "knowledge"))], windows)
     windows.memory = Memory(tmp_path / "facts")

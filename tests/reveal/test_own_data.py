@@ -26,8 +26,9 @@ from reveal.memory.items import Item
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
 from reveal.network.weights import save
+from reveal.processing.images import resized
 from reveal.processing.item_arrays import ItemArrays
-from reveal.processing.processor import DESCRIBE, resized
+from reveal.processing.processor import DESCRIBE
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig

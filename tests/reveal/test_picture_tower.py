@@ -17,7 +17,7 @@ from reveal.metrics.calibration import calibration_error, reliability
 from reveal.network import weights
 from reveal.network.config import TowerConfig
 from reveal.processing.doubt import FEATURES, TERMS, Doubt, Logistic, Signals, fit, fit_probe
-from reveal.processing.processor import view_costs, windows
+from reveal.processing.images import Views
 from reveal.reader import Reader, best_view
 
 CONFIG = dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=0.36))
@@ -41,6 +41,10 @@ def test_keys_have_the_tower_beside_the_heads(model):
     picture = np.concatenate([model.embed_pictures(IMAGES[:2]), model.no_picture()[None]])
     np.testing.assert_allclose(item.key[:, PLAIN.key_dim :], 0.6 * picture, atol=1e-5)
     np.testing.assert_allclose(encode(TOKENS).key[2], item.key[2], atol=1e-5)
+    heavy = drawn(dataclasses.replace(PLAIN, tower=TowerConfig(width=8, key_dim=6, weight=1.44, heads_weight=0.16)))
+    key = heavy.encode_item(TOKENS, IMAGES, has).key  # 0.16 = 0.4^2, the heads have 0.8^2 above
+    np.testing.assert_allclose(key, item.key * np.repeat([0.5, 2], [PLAIN.key_dim, 6]), atol=1e-5)
+    refused(ValueError, TowerConfig, weight=1.5, match="heads_weight")
 
 
 def test_views_differ_in_the_tower_alone(model):
@@ -60,16 +64,25 @@ def test_a_file_without_a_tower_begins_one_with_a_tower(model, tmp_path):
     np.testing.assert_array_equal(params["projection"]["kernel"], plain["projection"]["kernel"])
     weights.save(tmp_path / "tower.safetensors", params, CONFIG)
     assert weights.load(tmp_path / "tower.safetensors").config == CONFIG
+    heavy = dataclasses.replace(CONFIG, tower=TowerConfig(width=8, key_dim=6, weight=1.5, heads_weight=0.5))
+    same = weights.load_params(tmp_path / "tower.safetensors", heavy)
+    jax.tree.map(np.testing.assert_array_equal, same, params)
     with pytest.raises(ValueError, match=r"set task\.network"):
         weights.load_params(tmp_path / "tower.safetensors", PLAIN)
 
 
 def test_windows_cover_the_image_and_small_ones_cost_more():
-    image = np.arange(40 * 60 * 3, dtype=np.uint8).reshape(40, 60, 3)
-    views, costs = windows(image, ((0.75, 2), (0.5, 3)), 20), view_costs(((0.75, 2), (0.5, 3)))
-    assert views.shape == (1 + 4 + 9, 20, 20, 3) and len(costs) == 14
-    assert costs[0] == 0 and 0 < costs[1] < costs[5] and 0 <= views.min() <= views.max() <= 1
-    np.testing.assert_array_equal(windows(image, (), 20), views[:1])
+    image, views = np.arange(40 * 60 * 3, dtype=np.uint8).reshape(40, 60, 3), Views(((0.75, 2), (0.5, 3)), 0.2, 0.5)
+    shown = views.of(image, 20)
+    assert shown.shape == (views.count, 20, 20, 3) == (1 + 4 + 9, 20, 20, 3) and 0 <= shown.min() <= shown.max() <= 1
+    np.testing.assert_array_equal(Views().of(image, 20), shown[:1])
+    for view, least in ((1, 0.05), (5, 0.1)):
+        gain = np.eye(14)[view]
+        assert views.best((least - 1e-3) * gain, np.zeros(14)) == 0
+        assert views.best((least + 1e-3) * gain, np.zeros(14)) == view
+    assert views.best(np.full(14, 0.7), np.full(14, 0.1) - 0.5 * np.eye(14)[7]) == 7
+    assert Views.from_json(json.loads(json.dumps(dataclasses.asdict(views)))) == views
+    assert Views.from_json([[0.75, 2], [0.5, 3]]) == Views(views.windows)
 
 
 @pytest.mark.parametrize("asked", [False, True])
@@ -136,10 +149,10 @@ def test_the_pictures_part_of_a_score(model, tmp_path):
 
 def test_a_view_of_nothing_known_counts_less():
     memory = create_autospec(Memory, instance=True)
-    memory.search.return_value.scores = np.array([[0.7], [0.9], [0.75]])
-    vectors, gate, costs = np.zeros((3, 4)), np.zeros((1, 2)), np.array([0.0, 0.1, 0.1])
-    assert best_view(memory, vectors, np.zeros(3), gate, costs, None) == 1
-    assert best_view(memory, vectors, np.array([0.1, 0.4, 0.1]), gate, costs, None) == 0
+    memory.search.return_value.scores = np.array([[0.7], [0.9]])
+    vectors, gate, views = np.zeros((2, 4)), np.zeros((1, 2)), Views(((0.5, 1),), 0.2)
+    assert best_view(views, memory, vectors, np.zeros(2), gate, None) == 1
+    assert best_view(views, memory, vectors, np.array([0.1, 0.4]), gate, None) == 0
 
 
 def test_views_are_chosen_a_batch_at_a_time(model, tmp_path):
@@ -149,8 +162,9 @@ def test_views_are_chosen_a_batch_at_a_time(model, tmp_path):
     reader.build(tmp_path / "m", [Item("a", {"text": "x"}) for _ in range(3)], ("a", "b"))
     noise = np.random.default_rng(5).random(IMAGES.shape, np.float32)
     views = [np.stack([IMAGES[n] if n == at else noise[n] for at in range(3)]) for n in range(3)]
-    chosen = reader.best_views(TOKENS, iter(views), np.zeros(3))
-    expected = [reader.best_views(TOKENS[n : n + 1], views[n : n + 1], np.zeros(3))[0] for n in range(3)]
+    two = Views(((0.5, 1), (0.4, 1)), size_cost=0.0)
+    chosen = reader.best_views(TOKENS, iter(views), two)
+    expected = [reader.best_views(TOKENS[n : n + 1], views[n : n + 1], two)[0] for n in range(3)]
     np.testing.assert_array_equal(chosen, expected)
     assert [np.array_equal(chosen[n], IMAGES[n]) for n in range(3)] == [True] * 3
 
