@@ -31,8 +31,9 @@ from reveal.reader import Reader, layout_of
 COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_questions.HardQuestions")
 
 
-def ship(run: Path, folder: Path) -> int:
-    """Writes both into `folder`; returns the number of items.
+def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
+    """Writes both into `folder`; returns the number of items. `tower_weight` is of the tower's cosine in a score; None:
+    that of the run. Training the tower does not depend on it.
 
     Raises FileExistsError for an existing folder; FileNotFoundError, ValueError for a run without such a network."""
     model, header = weights.load_with_metadata(run)
@@ -41,6 +42,13 @@ def ship(run: Path, folder: Path) -> int:
     if renamed.target(str(recipe.get("_target_"))) not in COUNTRIES:
         raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES[0]}: give another run")
     length = recipe.get("item_length", CountriesConfig.item_length)
+    if tower_weight is not None:
+        if (tower := model.config.tower) is None:
+            raise ValueError(
+                f"{run} has no tower that a weight of {tower_weight} is for: give a run of countries_pictures"
+            )
+        tower = dataclasses.replace(tower, weight=tower_weight, heads_weight=tower.weights[0])
+        model.config = dataclasses.replace(model.config, tower=tower)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length, invented=0)
     metadata = {"processor": data.processor()} | header.metadata
     items = data.memory_items()
@@ -61,9 +69,9 @@ def with_png(item: Item) -> Item:
     return dataclasses.replace(item, picture=cv2.imencode(".png", item.picture[..., ::-1])[1].tobytes())
 
 
-def main(run: tyro.conf.Positional[Path], folder: Path) -> None:
+def main(run: tyro.conf.Positional[Path], folder: Path, tower_weight: float | None = None) -> None:
     """Export the weights of RUN, and a memory encoded by them, to FOLDER, a new one."""
-    terminal.say(f"{folder}: {ship(run, folder)} items")
+    terminal.say(f"{folder}: {ship(run, folder, tower_weight)} items")
 
 
 if __name__ == "__main__":
