@@ -159,7 +159,7 @@ def photograph(
     return _camera(picture, rng)
 
 
-def scenery(
+def without_flag(
     ground: UInt8[np.ndarray, "gh gw 3"] | None, size: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "s s 3"]:
     """A picture without a flag: a photograph, or a colour."""
@@ -206,17 +206,19 @@ def _outlined(drawing: UInt8[np.ndarray, "h w 4"], rng: np.random.Generator) -> 
 def _behind(
     ground: UInt8[np.ndarray, "gh gw 3"] | None, side: int, rng: np.random.Generator, plain: bool = False
 ) -> Float[np.ndarray, "{side} {side} 3"]:
-    """A piece of a photograph, possibly mirrored and, unless `plain`, with permuted channels; without one, a colour or
-    a gradient, often white."""
+    """A piece of a photograph, possibly mirrored and, unless `plain`, all of it or with permuted channels; without one,
+    a colour or a gradient, often white."""
     if ground is None:
         if rng.random() < 0.4:
             return np.full((side, side, 3), rng.choice([1.0, 1.0, 0.0, BLANK]), np.float32)
         gradient = np.repeat(np.broadcast_to(_ground(side, rng), (side, side, 1)), 3, 2)
         return gradient * rng.uniform(0.6, 1.4, 3).astype(np.float32).clip(0, 1)
     height, width = ground.shape[:2]
-    piece = max(8, int(min(height, width) * rng.uniform(0.3, 1.0)))
-    top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
-    cut = ground[top : top + piece, left : left + piece]
+    if plain or rng.random() < 0.75:
+        piece = max(8, int(min(height, width) * rng.uniform(0.3, 1.0)))
+        top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
+        ground = ground[top : top + piece, left : left + piece]
+    cut = ground
     cut = cut[:, ::-1] if rng.random() < 0.5 else cut
     if not plain and rng.random() < 0.5:
         cut = np.ascontiguousarray(cut[..., rng.permutation(3)])

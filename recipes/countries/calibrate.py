@@ -3,11 +3,11 @@
     python -m recipes.countries.calibrate out/shipped
 
 Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before the training's photographs, and names, in the wordings of training; and some 1,285 without an answer
-(`wordings.unanswerable`, names that nobody has, photographs without a flag). Which answers were right,
-`reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe` learns the wordings
-apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers here; the tower has
-seen these flags, so others are answered less surely.
+files and before pictures of `scenery.py` that the tower has not learnt from, and names, in the wordings of training;
+and some 1,285 without an answer (`wordings.unanswerable`, names that nobody has, such pictures without a flag). Which
+answers were right, `reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe`
+learns the wordings apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers
+here; the tower has seen these flags, so others are answered less surely.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from jaxtyping import Float
 
 from common import terminal
 from common.io.images import to_uint8
-from recipes.countries import wordings
+from recipes.countries import scenery, wordings
 from recipes.countries.augmentation import photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.drawn_evaluation import SIDE, DrawnEvaluation, Picture, as_file
@@ -86,7 +86,7 @@ def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Fl
 def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | None], list[str], list[int], list[str]]:
     """Pictures (None: of a question by name) and questions, those with an answer first, of which the subjects and
     relations are given too."""
-    data, flags = pairs.world, pairs.real_flags
+    data, flags, grounds = pairs.world, pairs.real_flags, scenery.load(pairs.scenery, "calibration")
     by_flag = [relation for relation in RELATIONS if relation in BY_FLAG]
     pictures: list[Picture | None] = []
     texts, subjects, relations = [], [], []
@@ -96,7 +96,7 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | No
         drawing, aspect = pairs.drawing(country, rng)
         if rng.random() < 0.5:
             return country, as_file(drawing, aspect, emoji=bool(rng.random() < 0.3))
-        ground, share = pairs.grounds[rng.integers(len(pairs.grounds))], rng.uniform(*SHARES)
+        ground, share = grounds[rng.integers(len(grounds))], rng.uniform(*SHARES)
         made = photograph(drawing, aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
         return country, to_uint8(made)
 
@@ -119,7 +119,7 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | No
             pictures.append(None)
             texts.append(pick(wordings.every(relation), rng).format(name.strip().capitalize()))
     for _ in range(EMPTY):
-        ground = pairs.grounds[rng.integers(len(pairs.grounds))]
+        ground = grounds[rng.integers(len(grounds))]
         height, width = (max(40, int(side * rng.uniform(0.5, 1))) for side in ground.shape[:2])
         top, left = int(rng.integers(ground.shape[0] - height + 1)), int(rng.integers(ground.shape[1] - width + 1))
         pictures.append(ground[top : top + height, left : left + width])
@@ -130,13 +130,13 @@ def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | No
 def main(
     folder: tyro.conf.Positional[Path],
     drawings: str = "data/flag_drawings",
-    photographs: str = "data/photographs",
+    scenery: str = "data/flag_scenery",
     threshold: float | None = None,
 ) -> None:
     """Calibrate the weights in FOLDER; an answer whose probability is below the threshold is doubted."""
-    pairs = FlagPairs(world=CountriesConfig(invented=0), drawings=drawings, photographs=photographs)
+    pairs = FlagPairs(world=CountriesConfig(invented=0), drawings=drawings, scenery=scenery)
     doubt, error = calibrate(folder, pairs, threshold=threshold)
-    terminal.say(f"{folder}: {doubt.as_json()}, calibration error {error:.3f} on the same questions")
+    terminal.say(f"{folder}: doubted below {doubt.threshold:.3f}, calibration error {error:.3f} on the same questions")
 
 
 if __name__ == "__main__":

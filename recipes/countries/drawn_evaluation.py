@@ -1,7 +1,7 @@
 """Flags as others draw and photograph them, other wordings, and doubt: how far the network generalises.
 
     python -m recipes.countries.drawings data/flag_drawings
-    python -m recipes.countries.test_photographs data/flag_tests
+    python -m recipes.countries.scenery data/flag_scenery
     python eval.py experiment=countries_joint evaluation=countries_drawn weights=reveal/weights/countries
 
 All flags are of held-out countries, whose questions no training has asked, and the memory shows them in one drawing
@@ -41,14 +41,13 @@ from jaxtyping import Bool, Float, UInt8
 
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown, percent_table
-from common.io.images import contact_sheet, from_uint8, read_image, to_uint8
-from recipes.countries import drawings, wordings
+from common.io.images import contact_sheet, from_uint8, to_uint8
+from recipes.countries import drawings, scenery, wordings
 from recipes.countries.augmentation import blank_image, photograph
 from recipes.countries.data import CountriesConfig
 from recipes.countries.evaluation import matches
 from recipes.countries.facts import RELATIONS, grid_colours
 from recipes.countries.phrases import BY_FLAG, KIND_OF, QUESTIONS, item_id
-from recipes.countries.test_photographs import BACKGROUNDS, COUNT
 from recipes.memory_evaluation import Scores
 from reveal.assistant import BEAMS
 from reveal.metrics.calibration import calibration_error, reliability
@@ -77,11 +76,11 @@ class Asked(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DrawnEvaluation(Evaluation):
-    """The rows of the module's docstring; `data` is the world, `drawings` and `photographs` are folders."""
+    """The rows of the module's docstring; `data` is the world, `drawings` and `scenery` are folders."""
 
     data: CountriesConfig
     drawings: str = "data/flag_drawings"
-    photographs: str = "data/flag_tests"
+    scenery: str = "data/flag_scenery"
     k: int = 4
     beams: int = BEAMS
     windows: Sequence[Sequence[float | int]] | None = None  # as in `Views`; None: those of the weights
@@ -117,7 +116,8 @@ class DrawnEvaluation(Evaluation):
 
     def photographed(self, name: str, share: float) -> list[Picture]:
         """Each held-out country's flag of a set before a photograph, `share` of the picture wide."""
-        found, grounds, pictures = drawings.load(self.drawings, name), self.test_photographs(BACKGROUNDS), []
+        found, pictures = drawings.load(self.drawings, name), []
+        grounds = scenery.load(self.scenery, "test")[: scenery.BACKGROUNDS]
         for number, country in enumerate(self.data.atlas.held_out.tolist()):
             rng = np.random.default_rng([self.seed, round(100 * share), country])
             ground = grounds[(7 * number) % len(grounds)]
@@ -125,9 +125,6 @@ class DrawnEvaluation(Evaluation):
             made = photograph(found.pictures[country], aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
             pictures.append(to_uint8(made))
         return pictures
-
-    def test_photographs(self, count: int) -> list[Picture]:
-        return [to_uint8(read_image(Path(self.photographs) / f"{number:03}.jpg")) for number in range(count)]
 
     # ---- questions
 
@@ -305,9 +302,9 @@ class DrawnEvaluation(Evaluation):
     ) -> dict[str, Any]:
         if doubt is None:
             return {"text": "The weights carry no calibration.", "numbers": {}}
-        photographs = self.test_photographs(COUNT)
+        photographs = scenery.load(self.scenery, "test")
         relations = [relation for relation in RELATIONS if relation in BY_FLAG]
-        texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(COUNT)]
+        texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(scenery.COUNT)]
         unrelated = self.ask(reader, texts, photographs, views)
         texts = wordings.unanswerable_for_tests()
         unanswerable = self.ask(reader, texts, [bundled[n % len(bundled)] for n in range(len(texts))], views)

@@ -89,7 +89,7 @@ class HardQuestions(CountriesConfig):
                 drawing, aspect = self.pairs.drawing(country, rng)
                 example["image"] = augmentation.photograph(drawing, aspect, ground, self.size, rng)
             elif by_flag:
-                example["image"] = augmentation.scenery(ground, self.size, rng)
+                example["image"] = augmentation.without_flag(ground, self.size, rng)
         example["tokens"] = self.question_tokens(text.replace("{}", name))
         if not answered:
             example["answer"] = self.answer_tokens("")

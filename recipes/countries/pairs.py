@@ -29,8 +29,8 @@ from jaxtyping import Float, Int, UInt8
 from common.io.files import require_file
 from common.io.images import read_image, shrink, to_uint8
 from common.training.batches import Batched
-from recipes.countries import drawings
-from recipes.countries.augmentation import photograph, scenery
+from recipes.countries import drawings, scenery
+from recipes.countries.augmentation import photograph, without_flag
 from recipes.countries.data import CountriesConfig
 from reveal.processing.images import resized
 
@@ -47,14 +47,15 @@ class FlagPairs(Batched):
     """Photographs of flags and drawings of the same flags.
 
     Attributes:
-      world: whose flags. drawings: folder of `drawings.py`. photographs: folder of `recipes.film_small.photographs`,
-        of which those of its split `train` are backgrounds.
+      world: whose flags. drawings: folder of `drawings.py`. photographs, scenery: folders of
+        `recipes.film_small.photographs` and `scenery.py`, of which those of the part `train` are backgrounds.
       real: share of the groups that begin with a real flag.
     """
 
     world: CountriesConfig
     drawings: str = "data/flag_drawings"
     photographs: str = "data/photographs"
+    scenery: str = "data/flag_scenery"
     real: float = 0.5
 
     def dataset(self, seed: int) -> grain.MapDataset:
@@ -78,7 +79,7 @@ class FlagPairs(Batched):
         if number % GROUP == GROUP - 1:
             kind = rng.random()
             if kind < 0.5:
-                query = scenery(ground, size, rng)
+                query = without_flag(ground, size, rng)
             elif kind < 0.8:
                 query = photograph(drawing, aspect, ground, size, rng, BESIDE, cut=True)
             else:
@@ -123,10 +124,11 @@ class FlagPairs(Batched):
 
     @functools.cached_property
     def grounds(self) -> list[UInt8[np.ndarray, "h w 3"]]:
-        """The photographs of the split `train`, at most `LARGEST` pixels a side."""
+        """The pictures of the part `train`, at most `LARGEST` pixels a side."""
         index = json.loads(require_file(Path(self.photographs) / "index.json").read_text("utf-8"))["photographs"]
         files = [Path(self.photographs) / entry["file"] for entry in index if entry["split"] == "train"]
-        return [to_uint8(shrink(read_image(file), LARGEST)) for file in files]
+        photographs = [to_uint8(shrink(read_image(file), LARGEST)) for file in files]
+        return photographs + scenery.load(self.scenery, "train", LARGEST)
 
 
 def piece(
