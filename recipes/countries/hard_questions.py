@@ -34,18 +34,19 @@ BEFORE = 0.6  # share of the pictures before a photograph
 class HardQuestions(CountriesConfig):
     """Attributes beside those of `CountriesConfig`:
 
-    drawings, photographs: folders, as in `FlagPairs`.
+    drawings, photographs, scenery: folders, as in `FlagPairs`.
     unanswerable: share of the questions.
     """
 
     drawings: str = "data/flag_drawings"
     photographs: str = "data/photographs"
+    scenery: str = "data/flag_scenery"
     unanswerable: float = 0.2
 
     @functools.cached_property
     def pairs(self) -> FlagPairs:
         cv2.setNumThreads(1)
-        return FlagPairs(world=self, drawings=self.drawings, photographs=self.photographs)
+        return FlagPairs(world=self, drawings=self.drawings, photographs=self.photographs, scenery=self.scenery)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, atlas: Any = None) -> list[Item]:
         """As `CountriesConfig.memory_items`; items about invented countries in one wording of many."""
