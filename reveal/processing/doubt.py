@@ -3,7 +3,7 @@
 A logistic regression of a few numbers that every answer comes with (`FEATURES`), of their squares and products, fitted
 once on questions that no training has asked (`fit`) and kept in the header of the weights:
 
-    score       of the best item: cosine of its key with the query, plus the log-probability of its source
+    score       of the best item: its key times the query, plus the log-probability of its source
     picture     the part of that score which is the similarity of the two pictures; 0 without a tower
     no_picture  what that part would be of an item without a picture: high where the question's shows nothing known
     gate        the largest log-probability of a source
