@@ -59,7 +59,7 @@ class RetrievedItem:
     """An item that an answer was read from."""
 
     item: Item
-    score: float  # cosine of its key with the query, plus the log-probability of its source
+    score: float  # its key times the query, plus the log-probability of its source
     prior: float  # retrieval prior, mean 1 over the items
     attention: float  # share of the question's attention, 0 to 1; items and the question itself share 1
     effect: float  # of leaving it out, on the answer's log-probability: below 0, it supported the answer

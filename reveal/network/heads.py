@@ -91,7 +91,7 @@ def scores(
     log_gate: Float[Array, "b s"] | None = None,
     sources: Integer[Array, "b m"] | None = None,
 ) -> Float[Array, "b m"]:
-    """Retrieval scores: cosine of query and key, plus the log-gate of the key's source.
+    """Retrieval scores: query times key, plus the log-gate of the key's source.
 
     Adding it before selection keeps one order for selection, prior and gradient. The reference multiplies cosine by
     gate, so that of items with a negative cosine those of less trusted sources rank higher."""
