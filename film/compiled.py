@@ -23,6 +23,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.checked import Checked, Dtype
 from common.runtime import return_freed_memory
 from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.planning import ComputePlan
@@ -34,12 +35,12 @@ MIRRORED_FLOW = np.array([-1, 1, -1, 1], np.float32)  # dx changes its sign
 
 
 @dataclasses.dataclass(frozen=True)
-class Quality:
+class Quality(Checked):
     """What costs time: `ensemble` averages both directions of time and both mirror images, four runs of the network;
-    `precision` is that of activations and colours, float32 or bfloat16."""
+    `precision` is that of activations and colours."""
 
     ensemble: bool = False
-    precision: str = "float32"
+    precision: Dtype = "float32"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
