@@ -144,8 +144,8 @@ class Convert(Printing):
     one of them (hf:OWNER/NAME/FILE, https://...), or ours."""
     destination: tyro.conf.Positional[str]
     """The .safetensors file to write."""
-    model: str = "paper"
-    """Shape of the network: paper, small, or a JSON file with the fields of FilmConfig."""
+    model: Annotated[str | None, option("SHAPE", "paper")] = None
+    """Shape of a reference network: paper, small, or a JSON file with the fields of FilmConfig; ours say it."""
     dtype: str = "float32"
     """float32, float16 or bfloat16."""
     overwrite: Flag = False
@@ -162,10 +162,12 @@ class Convert(Printing):
             raise ValueError(f"{self.destination}: weights are written as .safetensors; give such a name")
         check_output_file(self.destination, self.overwrite)
         if is_ours(source := local(self.source, pickles=True)):
+            if self.model is not None:
+                raise ValueError(f"--model {self.model}: {self.source} says its own shape; leave --model out")
             model, header = load_with_metadata(source)
             metadata = header.metadata
         else:
-            model = read_reference(source, read_config(self.model))
+            model = read_reference(source, read_config(self.model or "paper"))
             metadata = {"ported_from": Path(self.source).name}
         save_model(self.destination, model, metadata, dtype=self.dtype, overwrite=self.overwrite)
         self.write(f"{self.source} -> {self.destination}", {"source": self.source, "weights": self.destination})

@@ -66,7 +66,7 @@ class TrainingCut(Checked):
 
     first: int = 600
     last: int = 8999
-    count: int | None = None
+    count: Positive | None = None
     gaps: OneOrMore[Positive] = (1, 2, 3, 4)
     size: Side = 320
     candidates: Positive = 8

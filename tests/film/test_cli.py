@@ -187,6 +187,7 @@ BAD = [  # words, and what the line names
     (["convert", TORCH, "ours.safetensors", "--model", "small"], "extractor"),
     (["convert", TORCH, "ours.safetensors", "--model", "narrow.json", "--dtype", "int8"], "int8"),
     (["convert", "notes.safetensors", "ours.safetensors"], "notes.safetensors"),
+    (["convert", "film-small", "ours.safetensors", "--model", "small"], "--model small"),
     (["info", "photos"], "photos"),
     (["info", "negative.safetensors"], "negative.safetensors"),
 ]
