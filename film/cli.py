@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
 import os
 import sys
@@ -202,18 +203,12 @@ def read_config(name: str):
         raise ValueError(f"--model {name}: give paper, small or a JSON file of FilmConfig's fields ({error})") from None
 
 
-def _prepare() -> type:
-    from film.data.prepare import Prepare
-
-    return Prepare
-
-
 COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
     "": lambda: Interpolate,
     "info": lambda: Info,
     "verify": lambda: Verify,
     "convert": lambda: Convert,
-    "prepare": _prepare,
+    "prepare": lambda: importlib.import_module("film.data.prepare").Prepare,
     "web": lambda: Web,
 }
 

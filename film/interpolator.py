@@ -34,9 +34,8 @@ from film.config import MOST_TIMES
 from film.model import Film, check_frame
 from film.moments import HALF
 from film.planning import USABLE, ComputePlan, make_compute_plan
-from film.shots import is_still
+from film.shots import Frame, is_still
 
-Frame = Float[np.ndarray, "h w 3"]
 Gap = tuple[Frame, Frame, Sequence[Fraction]]  # two frames and moments between them
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
 DEFAULT_QUALITY = Quality()
