@@ -46,8 +46,6 @@ Points = Float[np.ndarray, "n 2"]
 
 
 class Registration(NamedTuple):
-    """What `register` found."""
-
     matrix: Matrix | None  # from photo 0 to photo 1; None: no reliable one
     share: float  # of all matches, those that agree with it
     span: float  # of the frame, what their hull covers

@@ -35,8 +35,6 @@ FRAMES = ("frame_0", "frame_1", "frame_2")
 
 @dataclass(frozen=True)
 class TFRecordTriplets(Source):
-    """The triplets of FILM's TFRecords."""
-
     files: str  # `folder/name@200`, one file, or a glob such as `folder/name-*`
     check: bool = True  # compare each record's CRC-32C (about 1 ms for 3 MB)
 
