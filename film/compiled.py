@@ -72,24 +72,21 @@ class CompiledFilm:
         encoded frames."""
         (height, width), scale = self.plan.window, self.plan.flow_scale
         for params, device in zip(self.params, self.devices, strict=True):
-            sharding = jax.sharding.SingleDeviceSharding(device)
+            array = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))
 
-            def array(*shape: int, dtype: Any = jnp.float32, sharding: Any = sharding) -> jax.ShapeDtypeStruct:
-                return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-            def compiled(function: Any, *words: Any, params: Any = params) -> Any:
+            def compiled(function: Any, *words: Any, params: Any = params, array: Any = array) -> Any:
                 """The shapes of its results, for `batch` images."""
                 function.lower(self.graphdef, params, *words).compile()
                 shapes = function.eval_shape(self.graphdef, params, *words)
-                return jax.tree.map(lambda x: array(batch, *x.shape[1:], dtype=x.dtype), shapes)
+                return jax.tree.map(lambda x: array((batch, *x.shape[1:]), x.dtype), shapes)
 
-            flow, time = None, array(batch, 1)
+            flow, time = None, array((batch, 1), jnp.float32)
             if scale > 1:
-                small = array(batch, *(side // scale for side in self.plan.padded), 3)
+                small = array((batch, *(side // scale for side in self.plan.padded), 3), jnp.float32)
                 compiled(FLOW, small, small, time)
-                flow = array(batch, height // scale, width // scale, 4)
+                flow = array((batch, height // scale, width // scale, 4), jnp.float32)
             encode, coarse, finish = STAGES
-            image = array(1, height, width, 3)
+            image = array((1, height, width, 3), jnp.float32)
             finest, coarser = compiled(encode, image, "all" if self.plan.kept >= 2 else "coarser")
             if finest is None:
                 finest, _ = compiled(encode, image, "finest")
