@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 
 from common.io.images import shrink, to_uint8
 
@@ -46,8 +46,6 @@ Points = Float[np.ndarray, "n 2"]
 
 
 class Registration(NamedTuple):
-    """What `register` found."""
-
     matrix: Matrix | None  # from photo 0 to photo 1; None: no reliable one
     share: float  # of all matches, those that agree with it
     span: float  # of the frame, what their hull covers
@@ -98,19 +96,10 @@ def register(grey0: Grey, grey1: Grey) -> Registration:
 def refine(grey0: Grey, grey1: Grey, matrix: Matrix) -> Matrix:
     """`matrix` by ECC where the images agree already; unchanged if that fails, or moves a corner by over twice the
     tolerance."""
-    agree = _agreement(grey0, grey1, matrix)
-    criteria = (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-6)
+    masks = _agreement(grey0, grey1, matrix), np.full_like(grey1, 255)
+    start, stop = matrix.astype(np.float32), (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-6)
     try:
-        _, refined = cv2.findTransformECCWithMask(
-            grey0,
-            grey1,
-            agree.astype(np.uint8) * 255,
-            np.full_like(grey1, 255),
-            matrix.astype(np.float32),
-            cv2.MOTION_HOMOGRAPHY,
-            criteria,
-            5,
-        )
+        _, refined = cv2.findTransformECCWithMask(grey0, grey1, *masks, start, cv2.MOTION_HOMOGRAPHY, stop, 5)
     except cv2.error:  # it does not converge
         return matrix
     refined, ends = refined.astype(np.float64), corners(grey0.shape[::-1])
@@ -221,8 +210,8 @@ def _plausible(matrix: Matrix, width: int, height: int) -> bool:
     return bool(cv2.isContourConvex(after.astype(np.float32)) and moved <= MAX_MOTION * max(width, height))
 
 
-def _agreement(grey0: Grey, grey1: Grey, matrix: Matrix) -> Bool[np.ndarray, "h w"]:
-    """Where the images show the same, up to brightness, after `matrix`."""
+def _agreement(grey0: Grey, grey1: Grey, matrix: Matrix) -> Grey:
+    """255 where the images show the same, up to brightness, after `matrix`, else 0."""
     size = grey0.shape[::-1]
     flags = cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     moved = cv2.warpPerspective(grey1, matrix, size, flags=flags).astype(np.float32)
@@ -231,5 +220,5 @@ def _agreement(grey0: Grey, grey1: Grey, matrix: Matrix) -> Bool[np.ndarray, "h 
     difference = cv2.GaussianBlur(grey0.astype(np.float32) - moved, (0, 0), sigma)
     local = difference - cv2.GaussianBlur(difference, (0, 0), 8 * sigma)
     limit = max(3.0, 3 * float(np.median(np.abs(local[inside])))) if inside.any() else 0.0
-    agree = (np.abs(local) < limit) & inside
-    return cv2.erode(agree.astype(np.uint8), np.ones((9, 9), np.uint8)).astype(bool)
+    agree = np.where((np.abs(local) < limit) & inside, np.uint8(255), np.uint8(0))
+    return cv2.erode(agree, np.ones((9, 9), np.uint8))

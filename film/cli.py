@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import json
 import os
 import sys
@@ -144,8 +145,8 @@ class Convert(Printing):
     one of them (hf:OWNER/NAME/FILE, https://...), or ours."""
     destination: tyro.conf.Positional[str]
     """The .safetensors file to write."""
-    model: str = "paper"
-    """Shape of the network: paper, small, or a JSON file with the fields of FilmConfig."""
+    model: Annotated[str | None, option("SHAPE", "paper")] = None
+    """Shape of a reference network: paper, small, or a JSON file with the fields of FilmConfig; ours say it."""
     dtype: str = "float32"
     """float32, float16 or bfloat16."""
     overwrite: Flag = False
@@ -162,10 +163,12 @@ class Convert(Printing):
             raise ValueError(f"{self.destination}: weights are written as .safetensors; give such a name")
         check_output_file(self.destination, self.overwrite)
         if is_ours(source := local(self.source, pickles=True)):
+            if self.model is not None:
+                raise ValueError(f"--model {self.model}: {self.source} says its own shape; leave --model out")
             model, header = load_with_metadata(source)
             metadata = header.metadata
         else:
-            model = read_reference(source, read_config(self.model))
+            model = read_reference(source, read_config(self.model or "paper"))
             metadata = {"ported_from": Path(self.source).name}
         save_model(self.destination, model, metadata, dtype=self.dtype, overwrite=self.overwrite)
         self.write(f"{self.source} -> {self.destination}", {"source": self.source, "weights": self.destination})
@@ -200,18 +203,12 @@ def read_config(name: str):
         raise ValueError(f"--model {name}: give paper, small or a JSON file of FilmConfig's fields ({error})") from None
 
 
-def _prepare() -> type:
-    from film.data.prepare import Prepare
-
-    return Prepare
-
-
 COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
     "": lambda: Interpolate,
     "info": lambda: Info,
     "verify": lambda: Verify,
     "convert": lambda: Convert,
-    "prepare": _prepare,
+    "prepare": lambda: importlib.import_module("film.data.prepare").Prepare,
     "web": lambda: Web,
 }
 

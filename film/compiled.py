@@ -23,6 +23,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from common.checked import Checked, Dtype
 from common.runtime import return_freed_memory
 from film.model import Coarse, Encoded, Film, Pack, concatenate, crop, pad_to_smallest
 from film.planning import ComputePlan
@@ -34,12 +35,12 @@ MIRRORED_FLOW = np.array([-1, 1, -1, 1], np.float32)  # dx changes its sign
 
 
 @dataclasses.dataclass(frozen=True)
-class Quality:
+class Quality(Checked):
     """What costs time: `ensemble` averages both directions of time and both mirror images, four runs of the network;
-    `precision` is that of activations and colours, float32 or bfloat16."""
+    `precision` is that of activations and colours."""
 
     ensemble: bool = False
-    precision: str = "float32"
+    precision: Dtype = "float32"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -71,24 +72,21 @@ class CompiledFilm:
         encoded frames."""
         (height, width), scale = self.plan.window, self.plan.flow_scale
         for params, device in zip(self.params, self.devices, strict=True):
-            sharding = jax.sharding.SingleDeviceSharding(device)
+            array = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))
 
-            def array(*shape: int, dtype: Any = jnp.float32, sharding: Any = sharding) -> jax.ShapeDtypeStruct:
-                return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
-
-            def compiled(function: Any, *words: Any, params: Any = params) -> Any:
+            def compiled(function: Any, *words: Any, params: Any = params, array: Any = array) -> Any:
                 """The shapes of its results, for `batch` images."""
                 function.lower(self.graphdef, params, *words).compile()
                 shapes = function.eval_shape(self.graphdef, params, *words)
-                return jax.tree.map(lambda x: array(batch, *x.shape[1:], dtype=x.dtype), shapes)
+                return jax.tree.map(lambda x: array((batch, *x.shape[1:]), x.dtype), shapes)
 
-            flow, time = None, array(batch, 1)
+            flow, time = None, array((batch, 1), jnp.float32)
             if scale > 1:
-                small = array(batch, *(side // scale for side in self.plan.padded), 3)
+                small = array((batch, *(side // scale for side in self.plan.padded), 3), jnp.float32)
                 compiled(FLOW, small, small, time)
-                flow = array(batch, height // scale, width // scale, 4)
+                flow = array((batch, height // scale, width // scale, 4), jnp.float32)
             encode, coarse, finish = STAGES
-            image = array(1, height, width, 3)
+            image = array((1, height, width, 3), jnp.float32)
             finest, coarser = compiled(encode, image, "all" if self.plan.kept >= 2 else "coarser")
             if finest is None:
                 finest, _ = compiled(encode, image, "finest")

@@ -171,9 +171,8 @@ def bilateral_residual(
     predictor: FlowPredictor, first: Array, second: Array, v: Flows, t: Array, top: Top = 0
 ) -> Flows:
     """The correction to `v`: both frames are warped with it to time `t` [b 1 1 1]."""
-    return both_ways(
-        predictor(backward_warp(first, t * v[..., :2], top), backward_warp(second, (1 - t) * v[..., 2:], top))
-    )
+    warped = backward_warp(first, t * v[..., :2], top), backward_warp(second, (1 - t) * v[..., 2:], top)
+    return both_ways(predictor(*warped))
 
 
 def both_ways(predicted: Float[Array, "b h w f"]) -> Flows:

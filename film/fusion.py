@@ -78,13 +78,7 @@ class Fusion(nnx.Module):
             near, hint = [to_x0, to_x1, decoded[0]], None
             if self.hints and level:
                 near, hint = [*near, coverage(to_x0, to_x1)], self.hints[level - 1]
-
-            def decode(
-                top: Top, *rows: Array, convs: list[Conv] = convs, hint: Any = hint, x0: Array = x0, x1: Array = x1
-            ) -> Decoded:
-                return stage(partial(_decode, convs, hint))(top, x0, x1, *rows)
-
-            decoded = by_rows(decode, near, REACH, x0.shape[-1])
+            decoded = by_rows(stage(partial(_decode, convs, hint, x0, x1)), near, REACH, x0.shape[-1])
         return decoded
 
 
@@ -128,9 +122,9 @@ def upsample_conv(conv: Conv, x: Float[Array, "b h w i"], size: tuple[int, int])
 def _decode(
     convs: Sequence[Conv],
     hint: Conv | None,
-    top: Top,
     x0: Array,
     x1: Array,
+    top: Top,
     to_x0: Array,
     to_x1: Array,
     coarser: Array,

@@ -34,9 +34,8 @@ from film.config import MOST_TIMES
 from film.model import Film, check_frame
 from film.moments import HALF
 from film.planning import USABLE, ComputePlan, make_compute_plan
-from film.shots import is_still
+from film.shots import Frame, is_still
 
-Frame = Float[np.ndarray, "h w 3"]
 Gap = tuple[Frame, Frame, Sequence[Fraction]]  # two frames and moments between them
 ACCELERATOR_PIXELS = 4 << 20  # per call; on a CPU one pair at a time is as fast and needs least memory
 DEFAULT_QUALITY = Quality()
@@ -90,7 +89,9 @@ class Interpolator:
         self.edges = [
             (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
         ]
-        self._last: tuple[Frame, PaddedFrame] | None = None
+        (top, _), (left, _) = self.zeros
+        self.inside = np.s_[top : top + height, left : left + width]  # of a padded frame: what was given
+        self._last: PaddedFrame | None = None
         self._compiled = not on_cpu  # an accelerator's memory is not the compiler's
 
     def between(self, x0: Frame, x1: Frame, moments: Iterable[Fraction]) -> Iterator[Frame]:
@@ -103,24 +104,21 @@ class Interpolator:
         until all devices have `batch` pairs: not at all for one pair on one device. An error of theirs comes after the
         frames before it."""
         tasks: Any = (task for item in items for task in (self._tasks(*item) if isinstance(item, tuple) else [item]))
-        (top, _), (left, _) = self.zeros
         frames: Iterator[Any] = tasks if self.plan.tiled else self._run(tasks)
         for frame in frames:
-            given = frame.shape[:2] == self.size
-            yield frame if given else frame[top : top + self.size[0], left : left + self.size[1]]
+            yield frame if frame.shape[:2] == self.size else frame[self.inside]
 
     def _tasks(self, x0: Frame, x1: Frame, moments: Sequence[Fraction]) -> Iterator[Task | Frame]:
         """Of a gap; or its frames, where they do not wait for other gaps."""
         wanted = [Fraction(moment) for moment in moments]
         if sorted(wanted) != wanted or not all(0 < moment < 1 for moment in wanted):
             raise ValueError(f"moments {', '.join(map(str, wanted))}: give sorted numbers between 0 and 1")
-        known = self._last is not None and (self._last[0] is x0 or np.array_equal(self._last[0], x0))
-        if not known:
+        a = self._last
+        if a is None or not np.array_equal(a.pixels[self.inside], np.asarray(x0, np.float32)):
             check_frame("the first frame", x0)
+            a = self._padded(x0)
         check_frame("the second frame", x1)
-        a = self._last[1] if self._last is not None and known else self._padded(x0)
-        b = self._padded(x1)
-        self._last = x1, b
+        self._last = b = self._padded(x1)
         if is_still(x0, x1):
             yield from (_fade(a.pixels, b.pixels, moment) for moment in wanted)
             return
@@ -263,7 +261,7 @@ def interpolate(
       batch, align, options: as of `Interpolator`.
 
     Yields:
-      The frames, float32, new ones not clamped. The inputs themselves are unchanged.
+      The frames as they are, and new ones between them: float32, not clamped.
     """
     if not isinstance(model, Film):
         raise TypeError(f"the network is {model!r}: give one, as film.load() does")
@@ -282,6 +280,8 @@ def _interpolate(
     before = next(iterator, None)
     if before is None:
         raise ValueError("no frames: interpolation needs at least two")
+    if np.ndim(before) != 3:
+        raise ValueError(f"the first frame has shape {np.shape(before)}: frames are (height, width, 3), one by one")
 
     def items(before: Frame) -> Iterator[Frame | Gap]:
         yield before

@@ -111,6 +111,8 @@ class Film(nnx.Module):
             check_frame(name, frame)
         if x0.shape != x1.shape:
             raise ValueError(f"frames of different shapes {x0.shape} and {x1.shape}: resize or crop them to one size")
+        if np.shape(time) not in ((), (1,), (1, 1), (len(x0), 1)):
+            raise ValueError(f"time has shape {np.shape(time)}: give one number, or ({len(x0)}, 1), one for each pair")
         if not isinstance(time, Tracer) and not (np.min(time) >= 0 and np.max(time) <= 1):
             raise ValueError(f"time is {np.ravel(time).tolist()}: give numbers from 0 (x0) to 1 (x1)")
         times = jnp.broadcast_to(jnp.asarray(time, jnp.float32), (x0.shape[0], 1))

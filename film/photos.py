@@ -35,18 +35,8 @@ from jaxtyping import Float
 
 from common.io.images import place, shrink
 from common.io.srgb import from_linear, to_linear
-from film.alignment import (
-    MIN_SPAN,
-    MIN_VIEW,
-    Matrix,
-    View,
-    common_view,
-    grey_thumbnail,
-    refine,
-    register,
-    rescaled,
-    warp,
-)
+from film import alignment
+from film.alignment import MIN_SPAN, MIN_VIEW, Matrix, View, rescaled
 
 FITS = ("crop", "pad", "resize")
 SMALLEST = 2  # pixels a side
@@ -75,7 +65,7 @@ class Preparation:
         """Photo `number` of the sequence (0 is the first) as a frame of `size`."""
         frame = place(photo, self.frame, self.fit)
         if self.view is not None:
-            frame = warp(frame, self.matrices[number], self.view)
+            frame = alignment.warp(frame, self.matrices[number], self.view)
         frame = place(frame, self.size, self.fit)
         return expose(frame, self.gains[number]) if self.gains else frame
 
@@ -120,7 +110,7 @@ def prepare(
     if align or match_exposure:
         matrices, gains = _compare((place(photo, frame, fit) for photo in photos), names, align, match_exposure)
     if align:
-        view = common_view(matrices, frame)
+        view = alignment.common_view(matrices, frame)
         if min(view.width / frame[0], view.height / frame[1]) < MIN_VIEW:
             raise ValueError(
                 f"{names[0]} to {names[-1]}: the aligned photos have {view.width}x{view.height} of "
@@ -226,12 +216,12 @@ def _compare(
     matrices, gains = [np.eye(3)], [np.ones(3, np.float32)]
     first = before = None  # small images of the first frame and of the one before
     for number, frame in enumerate(frames):
-        now = grey_thumbnail(frame), light_thumbnail(frame)
+        now = alignment.grey_thumbnail(frame), light_thumbnail(frame)
         if first is None or before is None:
             first = before = now
             continue
         pair = f"{names[number - 1]} and {names[number]}"
-        found = register(before[0], now[0])
+        found = alignment.register(before[0], now[0])
         small, tiny, size = (image.shape[1::-1] for image in (*now, frame))
         if align:
             if found.matrix is None:
@@ -241,7 +231,7 @@ def _compare(
                 )
             # errors of steps add up: what the steps lead to is measured against the first
             steps = found.matrix @ rescaled(matrices[-1], size, small)
-            matrices.append(rescaled(refine(first[0], now[0], steps / steps[2, 2]), small, size))
+            matrices.append(rescaled(alignment.refine(first[0], now[0], steps / steps[2, 2]), small, size))
         if match_exposure:
             matrix = None if found.matrix is None else rescaled(found.matrix, small, tiny)
             gain = exposure_gains(before[1], now[1], matrix)

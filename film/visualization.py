@@ -27,6 +27,7 @@ from film.data.triplet import Prediction, Triplet
 from film.model import FilmOutput
 
 Image = Float[np.ndarray, "_ _ 3"]
+Frame = Float[np.ndarray, "h w 3"]
 Row = list[tuple[Image, str]]  # images and the labels under them
 WIDTH = 320  # pixels of each image of a row
 ERROR_GAIN = 4
@@ -38,7 +39,7 @@ FROM_X0, EVEN, FROM_X1 = np.array([[0.85, 0.37, 0.0], [0.97, 0.97, 0.97], [0.0, 
 NOT_FINITE = np.array([1, 0, 1], np.float32)  # colour of pixels that are not finite
 
 
-def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -> Float[np.ndarray, "h w 3"]:
+def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -> Frame:
     """RGB in [0, 1] of flow (dx, dy) in pixels, by the colour wheel of Baker et al. (IJCV 2011): the hue is the
     direction (right is red, down yellow, left cyan, up blue to violet), the saturation the speed.
 
@@ -123,9 +124,7 @@ def draw_row(
     return [(_thumbnail(image), label) for image, label in row]
 
 
-def inspection_sheet(
-    x0: Float[np.ndarray, "h w 3"], x1: Float[np.ndarray, "h w 3"], output: FilmOutput, time: float
-) -> Float[np.ndarray, "h2 w2 3"]:
+def inspection_sheet(x0: Frame, x1: Frame, output: FilmOutput, time: float) -> Image:
     """How the frame at `time` came about, as nine labelled images: the inputs and the frame; both flows, with the wheel
     that reads them; the inputs warped to `time`, and the share that each has in the frame, by the network's own weight
     or, where it has none, by `mixing_weight`.
@@ -159,12 +158,7 @@ def inspection_sheet(
     return contact_sheet(images, 3, labels, gap=10, font_size=16)
 
 
-def mixing_weight(
-    image: Float[np.ndarray, "h w 3"],
-    x0_warped: Float[np.ndarray, "h w 3"],
-    x1_warped: Float[np.ndarray, "h w 3"],
-    time: float,
-) -> Float[np.ndarray, "h w"]:
+def mixing_weight(image: Frame, x0_warped: Frame, x1_warped: Frame, time: float) -> Float[np.ndarray, "h w"]:
     """The weight m in [0, 1] with which image = m * x0_warped + (1 - m) * x1_warped fits best, by least squares over
     the channels of a pixel and its neighbours.
 
@@ -178,9 +172,7 @@ def mixing_weight(
     return np.clip((fit + prior * (1 - time)) / (scale + prior), 0, 1)
 
 
-def comparison(
-    image: Float[np.ndarray, "h w 3"], x0: Float[np.ndarray, "h w 3"], x1: Float[np.ndarray, "h w 3"], moment: Fraction
-) -> Float[np.ndarray, "h w2 3"]:
+def comparison(image: Frame, x0: Frame, x1: Frame, moment: Fraction) -> Float[np.ndarray, "h w2 3"]:
     """The frame at the right of the plain cross-fade of x0 and x1 at `moment`, labelled, a line between."""
     fade = x0 + np.float32(moment) * (x1 - x0)
     line = np.ones((len(image), 2, 3), np.float32)

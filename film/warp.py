@@ -67,11 +67,8 @@ def _bilinear(width: int, pixels: Pixels, corner: Index, fx: Fraction, fy: Fract
 def forward_warp(values: Float[Array, "b h w c"], flow: Flow) -> Image:
     """The transpose of `backward_warp` by `flow`: each pixel's values are added to the four pixels around the place
     that it looks up. Of ones it is how often each place is looked up."""
-    zeros = jnp.zeros_like(values)
-    (added,) = jax.linear_transpose(lambda image: _warp_by_weights(image, flow, jnp.zeros((), flow.dtype)), zeros)(
-        values
-    )
-    return added
+    top, zeros = jnp.zeros((), flow.dtype), jnp.zeros_like(values)
+    return jax.linear_transpose(lambda image: _warp_by_weights(image, flow, top), zeros)(values)[0]
 
 
 def _warp_by_weights(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:

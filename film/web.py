@@ -156,13 +156,17 @@ def show(files: list[str] | None) -> list[Any]:
             f"{len(files)} files: drop at most {MOST_FILES}, or take the `film` command", print_exception=False
         )
     movie = is_movie(files)
+
+    def small(path: str) -> tuple[np.ndarray, str]:
+        image = next(read_video(path)).image if movie else read_image(path)
+        return to_uint8(shrink(image, PREVIEW)), Path(path).name
+
     try:
-        images = [next(read_video(files[0])).image] if movie else [read_image(path) for path in files]
+        images = list(map(small, files))  # one large image at a time
     except (ValueError, OSError, StopIteration) as error:
         raise one_line(error) from error
-    small = [(to_uint8(shrink(image, PREVIEW)), Path(path).name) for path, image in zip(files, images, strict=True)]
     return [
-        gr.Gallery(small, visible=bool(files)),
+        gr.Gallery(images, visible=bool(files)),
         gr.Slider(visible=not movie),
         gr.Slider(visible=movie),
         gr.Checkbox(visible=movie),

@@ -118,11 +118,12 @@ def check_output(
     check_sound(path, sound)
     if size is None:
         return
+    rate = parse_fps(fps)
     if folder:
         left = frames - (finished_parts(path) if resume else 0)
         check_disk(path, left * math.prod(size) * 3 * encoding.bits // 8 // PNG_RATIO)
     elif suffix == ".gif":
-        check_gif(path, size, math.ceil(frames * min(1, 50 / parse_fps(fps))))  # the others are dropped
+        check_gif(path, size, math.ceil(frames * min(1, 50 / rate)))  # the others are dropped
     else:
         check_size(path, size, encoding)
 

@@ -53,8 +53,6 @@ FILM, LICENCE = "bbb.mp4", "Big Buck Bunny (c) 2008 Blender Foundation, www.bigb
 
 
 class Frame(NamedTuple):
-    """A decoded frame."""
-
     image: UInt8[np.ndarray, "h w 3"]
     luma: UInt8[np.ndarray, "h2 w2"]  # at half the size: all that flow needs
     change: float  # mean absolute difference of the 32x18 thumbnail from the frame before, levels of 255
@@ -66,7 +64,7 @@ class TrainingCut(Checked):
 
     first: int = 600
     last: int = 8999
-    count: int | None = None
+    count: Positive | None = None
     gaps: OneOrMore[Positive] = (1, 2, 3, 4)
     size: Side = 320
     candidates: Positive = 8
@@ -113,10 +111,9 @@ class EvaluationCut(Checked):
 
 
 def cut_training(
-    video: str | Path, folder: str | Path, cut: TrainingCut | None = None, licence: str | None = None
+    video: str | Path, folder: str | Path, cut: TrainingCut = TrainingCut(), licence: str | None = None
 ) -> int:
     """Writes the training set; returns the number of triplets."""
-    cut = cut or TrainingCut()
     centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
@@ -148,10 +145,9 @@ def cut_training(
 
 
 def cut_evaluation(
-    video: str | Path, folder: str | Path, cut: EvaluationCut | None = None, licence: str | None = None
+    video: str | Path, folder: str | Path, cut: EvaluationCut = EvaluationCut(), licence: str | None = None
 ) -> int:
     """Writes the evaluation folders; returns their number."""
-    cut = cut or EvaluationCut()
     centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
     with atomic_folder(folder) as part:

@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from natsort import natsorted
 
-from common.checked import one_of
+from common.checked import Positive, one_of, whole
 from common.io.files import require_file
 from common.io.images import READABLE, find_images, from_uint8, read_image
 from film.data.triplet import Encoded, Frames, Source, Triplet, as_png, decode, stack
@@ -32,8 +32,6 @@ Image8 = UInt8[np.ndarray, "_ _ 3"]
 
 
 class Place(NamedTuple):
-    """The files of one triplet."""
-
     name: str
     x0: Path
     y: Path
@@ -209,13 +207,11 @@ class Xiph(TransformedDataset):
     scale 1. Cropping comes first; resampling is done in linear light (`resample_linear`).
     """
 
-    scale: int = 2
-    centre_crop: int = 1
-    length: int = 100
+    scale: Positive = 2
+    centre_crop: Positive = 1
+    length: Annotated[int, whole(3)] = 100
 
     def find(self) -> Sequence[Place]:
-        if min(self.scale, self.centre_crop) < 1:
-            raise ValueError(f"scale {self.scale} and centre_crop {self.centre_crop} must be at least 1")
         if not self.root.is_dir():
             raise FileNotFoundError(f"{self.folder} is no folder; name the one that holds the Xiph clips")
         folders = [path for path in natsorted(self.root.iterdir(), key=str) if path.is_dir()] or [self.root]
@@ -244,15 +240,14 @@ class XTest(TransformedDataset):
     105 triplets. scale 1 is "4K"; scale 2, the mean of 2x2 pixels, is "2K".
     """
 
-    scale: int = 1
-    multiple: int = 8
-    last: int = 32
+    scale: Positive = 1
+    multiple: Annotated[int, whole(2)] = 8
+    last: Positive = 32
+
+    def rules(self):
+        yield self.last % self.multiple == 0, "multiple divides last"
 
     def find(self) -> Sequence[Place]:
-        if self.scale < 1:
-            raise ValueError(f"scale {self.scale} must be at least 1")
-        if self.multiple < 2 or self.last % self.multiple:
-            raise ValueError(f"multiple {self.multiple} must be at least 2 and divide {self.last}")
         times = [(self.last * k // self.multiple, k / self.multiple) for k in range(1, self.multiple)]
         return [
             self.place(scene, [f"{k:04d}.png" for k in (0, middle, self.last)], time, f"/{middle:04d}")

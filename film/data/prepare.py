@@ -22,6 +22,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from tqdm import tqdm
 
 from common.io.files import atomic_output
 from common.io.tensor_files import read_json
-from common.terminal import Printing
+from common.terminal import Flag, Printing
 from film.data.datasets import UCF101, FolderTriplets, Middlebury, SnuFilm, Vimeo90K, Xiph, XTest
 from film.data.record_sources import FRAMES, CutTriplets, TFRecordTriplets
 from film.data.triplet import Encoded, Source, decode, stack
@@ -73,11 +74,11 @@ class Prepare(Printing):
     """Name of the split; for vimeo90k also which list (train, test), for snu-film which difficulty."""
     shard: Annotated[int, tyro.conf.arg(metavar="N")] = 256
     """Triplets per file."""
-    strict: bool = False
+    strict: Flag = False
     """Stop at a triplet that cannot be read, instead of leaving it out."""
-    overwrite: bool = False
+    overwrite: Flag = False
     """Replace a destination that is finished, or was begun with other options."""
-    quiet: bool = False
+    quiet: Flag = False
     """No progress bar."""
 
     def run(self) -> None:
@@ -95,6 +96,8 @@ def prepare(source: Source, options: Prepare) -> int:
     """
     if options.shard < 1:
         raise ValueError(f"shard {options.shard} must be at least 1")
+    if not re.fullmatch(r"[\w-]+", options.split):
+        raise ValueError(f"split {options.split!r}: give a name of letters, digits, - and _")
     import tensorflow_datasets as tfds  # here: it takes two seconds
 
     images = dict.fromkeys(FRAMES, tfds.features.Image())
@@ -113,6 +116,8 @@ def prepare(source: Source, options: Prepare) -> int:
                 lengths.append(reader.num_records())
             bar.update(len(indices))
     if not sum(lengths):
+        for path in folder.glob(f"{NAME}-*"):
+            path.unlink()  # or the next run would keep them
         raise ValueError(f"none of the {total} triplets can be read: check the source")
     size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))
     tfds.folder_dataset.write_metadata(  # last: until then no program takes the folder for a dataset

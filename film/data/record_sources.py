@@ -35,8 +35,6 @@ FRAMES = ("frame_0", "frame_1", "frame_2")
 
 @dataclass(frozen=True)
 class TFRecordTriplets(Source):
-    """The triplets of FILM's TFRecords."""
-
     files: str  # `folder/name@200`, one file, or a glob such as `folder/name-*`
     check: bool = True  # compare each record's CRC-32C (about 1 ms for 3 MB)
 
@@ -146,10 +144,8 @@ def find_shards(files: str) -> list[Path]:
         name, count = match[1], int(match[2])
         return [require_file(f"{name}-{shard:05d}-of-{count:05d}") for shard in range(count)]
     path = Path(files)
-    if path.is_file():
-        return [path]
-    matches = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
-    shards = natsorted((match for match in matches if match.is_file()), key=str)
+    found = [path] if path.exists() else Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
+    shards = natsorted(filter(Path.is_file, found), key=str)
     if not shards:
         raise FileNotFoundError(f"{files}: no such file and no match; give a file, a glob, or name@200 for 200 shards")
     return shards

@@ -23,16 +23,12 @@ from common.checked import Checked
 
 
 class Encoded(NamedTuple):
-    """The image files of x0, y and x1."""
-
     name: str
     pictures: tuple[bytes, bytes, bytes]
     time: float = 0.5
 
 
 class Frames(NamedTuple):
-    """x0, y and x1, decoded."""
-
     name: str
     images: UInt8[np.ndarray, "3 h w 3"]
     time: float = 0.5
@@ -74,8 +70,7 @@ class Source(Checked, ABC):
         """The record's name in messages; reads no image."""
 
     @abstractmethod
-    def encoded(self, index: int) -> Encoded:
-        """The record's image files."""
+    def encoded(self, index: int) -> Encoded: ...
 
     def frames(self, index: int) -> Frames:
         """The record decoded; ValueError if its images differ in size."""
@@ -100,7 +95,6 @@ def encode(image: UInt8[np.ndarray, "h w 3"]) -> bytes:
 
 
 def as_png(frames: Frames) -> Encoded:
-    """The frames as files."""
     x0, y, x1 = map(encode, frames.images)
     return Encoded(frames.name, (x0, y, x1), frames.time)
 

@@ -116,12 +116,9 @@ class TripletConfig(Batched):
 
     def dataset(self, seed: int) -> grain.MapDataset:
         patches = CutTriplets(self.folder)
-        for scale in self.scales:
-            if CELL * round(self.crop / scale / CELL) > patches.size:
-                least = self.crop / patches.size
-                raise ValueError(
-                    f"scale {scale} is below {least:.3g}, the least for {patches.size} px patches: raise it"
-                )
+        scale, least = min(self.scales), self.crop / patches.size
+        if CELL * round(self.crop / scale / CELL) > patches.size:
+            raise ValueError(f"scale {scale} is below {least:.3g}, the least for {patches.size} px patches: raise it")
         if self.batch_size > len(patches):
             raise ValueError(f"batch_size {self.batch_size} exceeds the {len(patches)} triplets there are: lower it")
         return endless(patches, seed, self._prepare)

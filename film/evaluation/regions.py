@@ -16,17 +16,17 @@ from collections.abc import Mapping
 
 import cv2
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from common.io.images import to_uint8
 from film.data.teacher_flow import FlowTeacher, half_luma
+from film.evaluation.baselines import Frame
 
 MOVING = 2.0  # px between the outer frames
 CHANGE = 8.0  # levels of 255, after a 5x5 box
 SMALLEST = 50  # pixels; a smaller region gives no score
 
 Mask = Bool[np.ndarray, "h w"]
-Frame = Float[np.ndarray, "h w 3"]
 
 
 def estimated(x0: Frame, y: Frame, x1: Frame) -> Mapping[str, Mask]:

@@ -258,7 +258,6 @@ class FilmEvaluation(Evaluation):
         return {name: metric(*(pair if metric.pointwise else images)) for name, metric in self.metrics.items()}
 
     def _regions(self, triplet: Triplet) -> dict[str, Mask]:
-        """Those of `regions` by name."""
         if not self.regions:
             return {}
         known = triplet.regions or estimated(triplet.x0, filled(triplet), triplet.x1)

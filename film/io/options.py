@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from common.checked import Checked, Dtype
 from common.io.clip_limits import Rate
 from common.terminal import Flag
 
@@ -80,7 +81,7 @@ class NetworkOptions:
     """Average over time reversal and horizontal mirroring: four times the computation, steadier frames."""
     flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
     """Start flow estimation at 1/2, 1/4, 1/8 or 1/16 of the image's size: for large motion in large images."""
-    precision: Annotated[Literal["float32", "bfloat16"], option("float32|bfloat16", "float32")] = "float32"
+    precision: Annotated[Dtype, option("float32|bfloat16", "float32")] = "float32"
     """Type of the activations and of the colours of new frames; bfloat16 has 8 significant bits. NVIDIA GPUs multiply
     float32 as TF32 unless JAX_DEFAULT_MATMUL_PRECISION=highest."""
     batch: Annotated[int | None, option("N", "by image size and device")] = None
@@ -98,8 +99,8 @@ class InspectionOptions:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Options(OutputOptions, PhotoOptions, VideoOptions, NetworkOptions, InspectionOptions):
-    """How a clip is made; `film.convert` takes the same names."""
+class Options(Checked, OutputOptions, PhotoOptions, VideoOptions, NetworkOptions, InspectionOptions):
+    """How a clip is made; `film.convert` takes the same names. ValueError for a value that an option does not take."""
 
 
 def refuse(options: Options, kind: type, reason: str) -> None:

@@ -32,8 +32,6 @@ PHOTOS_RATE, PHOTOS_BETWEEN = Fraction(30), 31
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a run will read and write."""
-
     source: Photos | Movie
     size: tuple[int, int]  # width, height of a frame
     timeline: Timeline

@@ -67,8 +67,6 @@ class Photos:
 
 @dataclasses.dataclass(frozen=True)
 class Movie:
-    """A video file."""
-
     path: Path
     info: VideoInfo
     size: tuple[int, int]  # width, height of the output

@@ -91,11 +91,8 @@ def init_predictor(predictor: FlowPredictor, filters: int, rng: np.random.Genera
     # Signed numbers pass leaky ReLUs as the pair (v, -v): leaky(v) - leaky(-v) = (1 + LEAK) v. Channel 2 axis + i holds
     # (-1)^i times the flow along `axis`.
     pairs = [(axis, i) for axis in (0, 1) for i in (0, 1)]
-    mean = _mean(middle[0])
-    _rewrite(
-        middle[0],
-        {(unit, 2 * axis + i): (-1) ** i * signs[axis, unit] * mean for unit in range(width) for axis, i in pairs},
-    )
+    mean, units = _mean(middle[0]), [(unit, axis, i) for unit in range(width) for axis, i in pairs]
+    _rewrite(middle[0], {(unit, 2 * axis + i): (-1) ** i * signs[axis, unit] * mean for unit, axis, i in units})
     for conv in middle[1:]:
         weights = {(2 * axis + i, 2 * axis + o): (-1) ** (i + o) / (1 + LEAK) for axis, i in pairs for o in (0, 1)}
         _rewrite(conv, {channels: weight * _mean(conv) for channels, weight in weights.items()})

@@ -168,7 +168,7 @@ BAD = [  # words, and what the line names
     ([*PHOTOS, "-o", "a.png/", "--sheet", "a.png"], "a.png"),
     ([*CLIP, "--weights", "reveal.safetensors"], "reveal"),
     ([*PHOTOS, "-o", "clip.mp4", "--times", "-1"], "--times -1"),
-    ([*PHOTOS, "-o", "clip.mp4", "--times", "9" * 400], "0 to 16"),
+    ([*PHOTOS, "-o", "clip.mp4", "--times", "9" * 400], "times is 999"),
     ([*CLIP, "--fps", "fast"], "fast"),
     ([*CLIP, "--batch", "0"], "--batch 0"),
     ([*CLIP, "--memory", "lots"], "--memory lots"),
@@ -187,6 +187,7 @@ BAD = [  # words, and what the line names
     (["convert", TORCH, "ours.safetensors", "--model", "small"], "extractor"),
     (["convert", TORCH, "ours.safetensors", "--model", "narrow.json", "--dtype", "int8"], "int8"),
     (["convert", "notes.safetensors", "ours.safetensors"], "notes.safetensors"),
+    (["convert", "film-small", "ours.safetensors", "--model", "small"], "--model small"),
     (["info", "photos"], "photos"),
     (["info", "negative.safetensors"], "negative.safetensors"),
 ]

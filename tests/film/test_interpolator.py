@@ -213,6 +213,17 @@ def test_a_sequence_encodes_each_frame_once_and_keeps_two(encodings):
     assert encodings.most <= 2 and encodings.alive == 0
 
 
+def test_an_array_that_is_filled_again_is_another_frame():
+    interpolator = Interpolator(network(DIRECT), SIZE, plan=whole(), devices=single())
+    x0, x1 = photos(2)
+    buffer = x0.copy()
+    list(interpolator.between(x1, buffer, [THIRD]))
+    buffer[:] = x0[::-1]
+    (frame,) = interpolator.between(buffer, x1, [THIRD])
+    (expected,) = Interpolator(network(DIRECT), SIZE, plan=whole(), devices=single()).between(x0[::-1], x1, [THIRD])
+    np.testing.assert_allclose(frame, expected, atol=1e-6)
+
+
 def test_little_is_alive_however_many_frames_come(encodings):
     for _ in itertools.islice(interpolate(network(CONFIG), itertools.cycle(photos(3)), times=4, devices=single()), 70):
         pass
@@ -371,6 +382,7 @@ def test_flow_from_a_lower_scale_is_the_same_motion():
     (photos(1), {}, "one frame"),
     ([*photos(2), *photos(1, (16, 23))], {}, "frame 3 is 23x16, the first 24x16"),
     (photos(2, (1, 1)), {}, "1x1"),
+    ([photo[None] for photo in photos(2)], {}, r"\(1, 16, 24, 3\)"),
     (photos(2), {"moments": [Fraction(1, 2), 0.25]}, "1/2, 1/4"),
     (photos(2), {"moments": [Fraction(1)]}, "moments 1:"),
 ])  # fmt: skip

@@ -126,6 +126,12 @@ def test_bad_shapes_are_refused(shapes):
         inspect.unwrap(Film.__call__)(toy(), *frames)  # without the checked signature, which would raise first
 
 
+def test_a_time_for_each_pair_is_a_column():
+    frames = jnp.zeros((2, 8, 8, 3))
+    with pytest.raises(ValueError, match=r"\(2,\).*\(2, 1\)"):
+        inspect.unwrap(Film.__call__)(toy(), frames, frames, np.array([0.25, 0.5]))
+
+
 @pytest.mark.parametrize("filters", [1, 3])
 def test_a_narrow_network_has_an_initialisation(filters):
     """The image's three colours cannot pass through fewer channels: then it stays random."""

@@ -80,6 +80,8 @@ def test_default_names(photos, video):
     ({"factor": "fast"}, "fast"),
     ({"factor": 0}, "--factor 0"),
     ({"factor": 1001}, "--factor 1001"),
+    ({"factor": 1000}, "fps is"),
+    ({"factor": 0.0001}, "fps is"),
     ({"factor": 4, "slow_motion": True, "audio": "keep"}, "--audio keep"),
     ({"quality": 99}, "99"),
     ({"chroma": "444", "codec": "av1"}, "444"),
@@ -118,8 +120,25 @@ def test_a_name_of_the_work_changes_with_inputs_and_what_changes_frames(photos):
 
 
 def test_options_are_spelled_once():
-    names = [field.name for group in Options.__bases__ for field in dataclasses.fields(group)]
+    groups = filter(dataclasses.is_dataclass, Options.__bases__)
+    names = [field.name for group in groups for field in dataclasses.fields(group)]
     assert sorted(names) == sorted({field.name for field in dataclasses.fields(Options)})
+
+
+@pytest.mark.parametrize(("name", "value"), [
+    ("fit", "stretch"),
+    ("audio", "kept"),
+    ("precision", "int8"),
+    ("frames", 2.5),
+    ("frames", "5"),
+    ("quality", "18"),
+    ("overwrite", "no"),
+    ("batch", True),
+])  # fmt: skip
+def test_a_value_that_an_option_does_not_take_is_refused(name, value):
+    options = Options()
+    object.__setattr__(options, name, value)  # the tests' own check of types would come before
+    refused(ValueError, options.__post_init__, match=name)
 
 
 def test_numbers_may_be_texts_or_numbers(photos):

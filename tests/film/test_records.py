@@ -95,8 +95,14 @@ def test_only_wanted_features_are_parsed_and_other_records_refused(tmp_path):
     for index in range(3):
         refused(ValueError, source.frames, index, match="frame_0/encoded" if index == 1 else "other at byte")
     (tmp_path / "empty").write_bytes(b"")
-    for files, value in (("empty", "empty"), ("other@2", "other-00000-of-00002"), ("nosuch-*", "nosuch")):
+    for files, value in (
+        ("empty", "empty"),
+        ("other@2", "other-00000-of-00002"),
+        ("nosuch-*", "nosuch"),
+        (".", "glob"),
+    ):
         refused((FileNotFoundError, ValueError), len, TFRecordTriplets(str(tmp_path / files)), match=value)
+    refused(FileNotFoundError, len, TFRecordTriplets("."), match="glob")
 
 
 def test_prepared_triplets_are_the_same_files(vimeo, tmp_path, capsys):
@@ -173,6 +179,8 @@ def test_unreadable_triplets_are_left_out_or_stop(vimeo, tmp_path, caplog, capsy
     for path in vimeo.root.rglob("im1.png"):
         damage(path)
     refused(ValueError, prepare, vimeo, tmp_path / "nothing", match="5 triplets")
+    write_vimeo(tmp_path / "vimeo", 5, 4, 6)
+    assert prepare(vimeo, tmp_path / "nothing") == 5  # the same command, once the images are whole
 
 
 def test_the_command_offers_every_layout(tmp_path):
@@ -187,3 +195,4 @@ def test_options_that_do_not_fit_are_refused(vimeo, tmp_path):
     assert json.loads((tmp_path / "out/prepare.json").read_text())["triplets"] == 5
     refused(ValueError, read_all, tmp_path / "out", keys=("left", "frame_1", "frame_2"), match=r"'left'.*frame_0")
     refused(ValueError, prepare, vimeo, tmp_path / "other", shard=0, match="shard 0")
+    refused(ValueError, prepare, vimeo, tmp_path / "other", split="a/b", match="a/b")
