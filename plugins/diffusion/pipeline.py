@@ -190,7 +190,7 @@ class Pipeline:
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
-            width, strength, clip_skip, weighted, image_guidance, original, crop.
+            width, strength, clip_skip, weighted, image_guidance, original, crop, tile.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """

@@ -37,7 +37,7 @@ from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load, save
-from plugins.control.mediapipe import MediaPipePlugin
+from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
@@ -162,7 +162,10 @@ class ControlTask(Checked):
         """Parameters from a file, or for a ControlNet from the base's encoder; None: new ones."""
         if self.start_from is not None:
             found = load(self.start_from)
-            if found.config != self.config:
+            config = found.config
+            if type(config) is type(self.config) is MediaPipeConfig:  # its weights do not depend on the condition
+                config = dataclasses.replace(config, condition=self.config.condition)
+            if config != self.config:
                 raise ValueError(f"start_from={self.start_from} holds {found.config}, the task asks for {self.config}")
         elif self.kind == "controlnet":
             unit = self.pipeline.base.unit

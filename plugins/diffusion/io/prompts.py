@@ -25,7 +25,7 @@ from common.io.clip_tokenizer import Tokenizer
 
 STRONGER = 1.1  # of a pair of round brackets without a number
 LARGEST = 5.0  # a larger weight is taken for a typing error
-PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?\d*\.?\d+)\s*\)|\)|\]|[^\\()\[\]:]+|.", re.DOTALL)
+PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)|\)|\]|[^\\()\[\]:]+|.", re.DOTALL)
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:
