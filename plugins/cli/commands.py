@@ -1,7 +1,5 @@
 """The options of the `plugins` commands, a dataclass for each, from which `tyro` makes command line and help."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Literal
 

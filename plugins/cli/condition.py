@@ -7,8 +7,6 @@ reported at the end, a line each, and listed in OUTPUT/failures.txt until a late
 Exit code 2: there is no condition image at all, neither from this run nor from an earlier one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path

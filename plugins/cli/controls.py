@@ -11,8 +11,6 @@ The photo is resized to cover the output's size and cropped at its centre before
 were trained on conditions of images of that size. Where the base repairs or edits the photo, that size is the photo's.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -9,8 +9,6 @@ The progress bar moves with each step where steps are slow. A program that repor
 does not keep such programs in its compilation cache; where compiling takes longer, the bar moves batch by batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -4,8 +4,6 @@ The condition appears while one draws; images of several controls stand below ea
 runs what `plugins generate` runs: `conditions.make`, `control.load`, `Pipeline.run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

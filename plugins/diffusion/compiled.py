@@ -11,8 +11,6 @@ norms and its attention then see a tile instead of the image, so colours differ:
 tiles` measures by how much.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import weakref

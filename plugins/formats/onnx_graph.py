@@ -11,8 +11,6 @@ written. A primitive without a form here is refused by name.
 - With `weights="float16"` weights are stored so and cast when the file is opened; all arithmetic is float32.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence

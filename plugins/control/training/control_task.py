@@ -14,8 +14,6 @@ without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).
 Batches are those of a base (`plugins/diffusion/training/denoising_task.py`), with `condition`, `b H W 3` in [0, 1].
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

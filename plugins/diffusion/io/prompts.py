@@ -12,8 +12,6 @@ softmax of its attention as it is. A token's weight w moves its states away from
 place, e + w (z - e): 1 changes nothing, 0 leaves the empty prompt's there.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -10,8 +10,6 @@ against 84. A decoded image lacks fine texture; it is good enough for a preview,
 The interface is `AutoencoderKL`'s (`vae.py`); the encoder's distribution has no variance to speak of.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 

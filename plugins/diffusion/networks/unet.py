@@ -24,8 +24,6 @@ Both kinds together are allowed. A leading axis of 1 is broadcast over the batch
 halves of classifier-free guidance. Latents may have any size; a side that is odd at some level comes back odd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -16,8 +16,6 @@ Batches hold
     states                         b n d: a frozen text encoder's output, computed once
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
