@@ -100,8 +100,9 @@ def check_outputs(command: Generate) -> None:
 
 def own_files(command: Generate) -> str:
     """The pattern of the names of this command's files in its output folder: images, and a sheet beside them."""
-    beside = command.sheet is not None and Path(command.sheet).resolve().parent == Path(command.output).resolve()
-    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}" if beside else PATTERN
+    if command.sheet is None or Path(command.sheet).resolve().parent != Path(command.output).resolve():
+        return PATTERN
+    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}"
 
 
 def request_of(command: Generate, base: Base) -> Request:

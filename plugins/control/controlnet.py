@@ -140,7 +140,7 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         self,
         encoded: Float[Array, "_ h w c"],
         x: Float[Array, "b h w i"],
-        t: Num[Array, ...],
+        t: Num[Array, "..."],
         context: Float[Array, "b n d"],
         remat: bool = False,
         *,

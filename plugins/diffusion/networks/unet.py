@@ -126,7 +126,7 @@ class UNet(TimeEmbeddings):
     def __call__(
         self,
         x: Float[Array, "b h w i"],
-        t: int | float | Num[Array | np.ndarray, ...],
+        t: int | float | Num[Array | np.ndarray, "..."],
         context: Float[Array, "_ _ _"],
         level_features: Sequence[Array | None] | None = None,
         skip_residuals: Sequence[Array] | None = None,

@@ -100,7 +100,7 @@ class Posterior(NamedTuple):
         """The most probable latents."""
         return self.mean
 
-    def sample(self, noise: PRNGKeyArray | Float[Array, ...]) -> Float[Array, "b h w c"]:
+    def sample(self, noise: PRNGKeyArray | Float[Array, "..."]) -> Float[Array, "b h w c"]:
         """Latents drawn with a key (`jax.random.key`), or with given standard normal numbers of the latents' shape."""
         if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
             noise = jax.random.normal(noise, self.mean.shape, self.mean.dtype)
