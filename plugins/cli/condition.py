@@ -162,11 +162,7 @@ def write_report(report: Path, failures: Mapping[str, str]) -> None:
 
 def _with_model(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options with the depth model loaded, once for all images."""
-    if "model" not in options:
-        return options
-    from plugins.conditions.onnx_depth import OnnxDepth
-
-    return {**options, "model": OnnxDepth(options["model"])}
+    return {**options, "model": depth.OnnxDepth(options["model"])} if "model" in options else options
 
 
 def _own_files(options: Mapping[str, Any], name: Path) -> dict[str, Any]:

@@ -41,15 +41,8 @@ from plugins.diffusion import pipeline as bases
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.training.denoising_task import (
-    Denoised,
-    DenoisingTask,
-    cast,
-    latents_of,
-    spread_timesteps,
-    write_metadata,
-)
-from plugins.diffusion.training.losses import Denoising, add_noise, training_target
+from plugins.diffusion.training.denoising_task import Denoised, DenoisingTask, cast, write_metadata
+from plugins.diffusion.training.losses import Denoising
 
 KINDS: dict[str, type[ControlNetwork]] = {
     "mediapipe": MediaPipePlugin,
@@ -120,22 +113,17 @@ class ControlTask(Checked):
             cheap = {kind: nnx.merge(graph, cast(params, self.dtype)) for kind, (graph, params) in parts.items()}
             return dataclasses.replace(base, **cheap)
 
-    @property
-    def schedule(self) -> Schedule:
-        """The base's noise. Raises ValueError for a base of flow matching."""
-        schedule = self.pipeline.schedule
-        if not isinstance(schedule, Schedule):
-            raise ValueError(f"task.base={self.base} was trained by flow matching; name one that was trained on noise")
-        return schedule
-
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
         """The base's objective: its graphs, text states and loss weights. ValueError for another base."""
-        base = self.pipeline.base
+        base, schedule = self.pipeline.base, self.pipeline.schedule
+        if not isinstance(schedule, Schedule):
+            raise ValueError(f"task.base={self.base} was trained by flow matching; name one that was trained on noise")
         if base.task != TEXT_TO_IMAGE or base.sizes or base.distilled:
             kind = "SDXL" if base.sizes else "a distilled base" if base.distilled else f"a base for {base.task}"
             raise ValueError(f"task.base={self.base} is {kind}: training takes text-to-image bases of SD 1.x and 2.x")
-        return DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
+        options = {"timesteps": self.timesteps, "min_snr": self.min_snr, "dtype": self.dtype}
+        return DenoisingTask(base.unet, schedule, base.text_encoder, **options)
 
     @functools.cached_property
     def config(self) -> Any:
@@ -178,12 +166,8 @@ class ControlTask(Checked):
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
         """One noisy view of each example, and the prediction of the base with the control."""
-        encode_key, t_key, noise_key = jax.random.split(context.key, 3)
-        base, schedule, frozen = self.denoising, self.schedule, context.frozen
-        clean = latents_of(self.pipeline.vae, batch, frozen, encode_key)
-        t = spread_timesteps(t_key, len(clean), schedule.num_train_timesteps, self.timesteps)
-        noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
-        noisy, target = (f(schedule, clean, noise, t) for f in (add_noise, training_target))
+        base, frozen = self.denoising, context.frozen
+        noisy, target, t = base.noised(self.pipeline.vae, batch, context)
         states = jnp.asarray(batch["states"], self.dtype) if "states" in batch else base.states(frozen, batch)
         network, unet = self.network(params), nnx.merge(base.graphs["unet"], frozen["unet"])
         x, condition = noisy.astype(self.dtype), jnp.asarray(batch["condition"]).astype(self.dtype)

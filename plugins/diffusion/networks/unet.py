@@ -94,15 +94,14 @@ class TimeEmbeddings(nnx.Module):
         tap: Tap = untouched,
     ) -> Float[Array, "b e"]:
         """Arguments as `UNet.__call__`."""
-        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
-        condition = None
+        order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
+        waves, condition = sinusoid(t, config.block_out_channels[0], **order), None
         if guidance is not None and (projection := self.time_embedding.cond_proj) is not None:
             scale = jnp.broadcast_to(1000 * (guidance - 1), t.shape)
             condition = sinusoid(scale, projection.kernel.shape[0], cosine_first=False, shift=1).astype(dtype)
         time = self.time_embedding(tap("time_proj", waves).astype(dtype), condition)
         if self.add_embedding is not None:
             assert pooled is not None and sizes is not None and config.addition_time_embed_dim is not None
-            order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
             size_waves = sinusoid(sizes.reshape(-1), config.addition_time_embed_dim, **order)
             added = jnp.concatenate([pooled.astype(dtype), size_waves.astype(dtype).reshape(t.shape[0], -1)], axis=-1)
             time = time + self.add_embedding(added)
