@@ -30,6 +30,7 @@ MODULES = {
     "film.tfrecord": "film.data.record_sources",
     "film.training.image_summaries": "film.visualization",
     "film.training.losses": "film.losses",
+    "plugins.conditions.onnx_depth": "plugins.conditions.depth",
     "plugins.control.comparison": "plugins.evaluation.comparison",
     "plugins.control.controlnet_config": "plugins.control.controlnet",
     "plugins.control.data": "plugins.data.captioned_batches",

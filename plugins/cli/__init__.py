@@ -1,1 +1,1 @@
-"""The `plugins` command: generate, condition, export, info."""
+"""The `plugins` command: generate, info, verify, condition, export, web."""

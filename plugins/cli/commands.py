@@ -1,7 +1,5 @@
 """The options of the `plugins` commands, a dataclass for each, from which `tyro` makes command line and help."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Annotated, Literal
 
@@ -11,7 +9,7 @@ from common import terminal
 from common.terminal import Printing
 from plugins.diffusion.generation_config import GenerationConfig
 
-PLUG_AND_PLAY = ("plug_and_play", "layout")  # the control that takes no plugin, and its older name
+PLUG_AND_PLAY = frozenset(("plug_and_play", "layout"))  # the control that takes no plugin, and its older name
 Kind = Literal["canny", "face", "holistic", "depth", "mask", "scribble"]  # of a condition
 
 
@@ -106,7 +104,7 @@ class Generate(WeightOptions, ControlOptions, ImagePromptOptions, InspectionOpti
     negative: str = ""
     """Negative prompt: description of what to avoid."""
     image: str | None = None
-    """Initial image, or the image to repair or to edit; with --control, the source of conditions."""
+    """Initial image, or the image to repair or to edit; with --control and no --condition, the source of conditions."""
     mask: str | None = None
     """For an inpainting base: a grey image, white where --image is repainted."""
     seed: int = 0

@@ -7,8 +7,6 @@ reported at the end, a line each, and listed in OUTPUT/failures.txt until a late
 Exit code 2: there is no condition image at all, neither from this run nor from an earlier one.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -164,11 +162,7 @@ def write_report(report: Path, failures: Mapping[str, str]) -> None:
 
 def _with_model(options: Mapping[str, Any]) -> Mapping[str, Any]:
     """The options with the depth model loaded, once for all images."""
-    if "model" not in options:
-        return options
-    from plugins.conditions.onnx_depth import OnnxDepth
-
-    return {**options, "model": OnnxDepth(options["model"])}
+    return {**options, "model": depth.OnnxDepth(options["model"])} if "model" in options else options
 
 
 def _own_files(options: Mapping[str, Any], name: Path) -> dict[str, Any]:

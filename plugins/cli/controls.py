@@ -3,14 +3,13 @@
     --control canny --image photo.jpg                      the shipped plugin, on the photo's edges
     --control canny depth --plugin A B --image photo.jpg   two plugins
     --plugin A --condition edges.png                       a finished condition image
+    --plugin A --condition edges.png --image photo.jpg     the same, starting from the photo
     --control plug_and_play --image photo.jpg              needs no plugin
     --image-prompt photo.jpg --ip-adapter A                a picture as part of the prompt
 
 The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
 were trained on conditions of images of that size. Where the base repairs or edits the photo, that size is the photo's.
 """
-
-from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
@@ -33,15 +32,16 @@ Image = Float[np.ndarray, "h w 3"]
 def make_controls(command: Generate, base: Base, image: Image | None) -> list[Any]:
     """The `controls` of a pipeline, from `--image`. Raises ValueError and OSError."""
     kinds = control_kinds(command)
-    if kinds and command.strength is not None and base.task == TEXT_TO_IMAGE:
+    source_only = reads_image(command) and base.task == TEXT_TO_IMAGE
+    if source_only and command.strength is not None:
         raise ValueError(f"--strength {command.strength:g} is for image to image; a control has --control-strength")
     if len(command.control_strength) not in (0, 1, len(kinds)):
         given = f"{len(command.control_strength)} strengths for {len(kinds)} controls"
         raise ValueError(f"--control-strength: {given}; give one for all, or one for each")
     strengths = command.control_strength or (1.0,)
-    own = (base.side, base.side) if image is None or base.task == TEXT_TO_IMAGE else image.shape[:2]
+    own = (base.side, base.side) if image is None or source_only else image.shape[:2]
     size = command.width or own[1], command.height or own[0]
-    source: Any = None if image is None or not kinds else place(image, size, "crop")
+    source: Any = place(image, size, "crop") if image is not None and reads_image(command) else None
     steps = command.control_steps or (0.0, 1.0)
     plugins, conditions = iter(command.plugin), iter(command.condition)
     controls = []
@@ -65,11 +65,16 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
     return controls
 
 
+def reads_image(command: Generate) -> bool:
+    """Whether a control takes its condition, or the layout, from --image."""
+    return not PLUG_AND_PLAY.isdisjoint(command.control) or bool(command.control and not command.condition)
+
+
 def make_image_prompt(command: Generate) -> list[Any]:
     """The control of --image-prompt, if it is given. Raises ValueError and OSError."""
     if command.image_prompt is None:
-        names = ("ip_adapter", "image_encoder")
-        if given := [name.replace("_", "-") for name in names if getattr(command, name) is not None]:
+        unset = {"ip_adapter": None, "image_encoder": None, "image_prompt_strength": 1.0}
+        if given := [name.replace("_", "-") for name, value in unset.items() if getattr(command, name) != value]:
             raise ValueError(f"--{given[0]} reads an image prompt; add --image-prompt IMAGE")
         return []
     if command.ip_adapter is None:

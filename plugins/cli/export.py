@@ -8,8 +8,6 @@
 The output's suffix names the format; --format may say it once more. Options are checked before weights are read.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import jax

@@ -9,8 +9,6 @@ The progress bar moves with each step where steps are slow. A program that repor
 does not keep such programs in its compilation cache; where compiling takes longer, the bar moves batch by batch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re
@@ -29,7 +27,7 @@ from common.io.images import check_writable, contact_sheet, read_image, shrink, 
 from common.runtime import setup
 from common.training.mesh import make_mesh
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
-from plugins.cli.controls import make_controls, make_image_prompt
+from plugins.cli.controls import make_controls, make_image_prompt, reads_image
 from plugins.diffusion.io.base import EDITING, TEXT_TO_IMAGE, Base, BaseFiles, read_base
 from plugins.diffusion.io.components import load_vae
 from plugins.diffusion.io.lora import Lora
@@ -78,7 +76,7 @@ def check_outputs(command: Generate) -> None:
             raise ValueError(f"{command.output} is a file for one image, not for {command.count}; give a folder")
         check_output_file(command.output, command.overwrite)
     else:
-        check_output_folder(command.output, command.overwrite, PATTERN)
+        check_output_folder(command.output, command.overwrite, own_files(command))
     output = Path(command.output).resolve()
     inputs = (command.image, command.mask, command.image_prompt, *command.condition)
     taken = [Path(file).resolve() for file in inputs if file is not None]
@@ -93,9 +91,18 @@ def check_outputs(command: Generate) -> None:
         path = Path(file).resolve()
         if path in taken or (path.parent == output and re.fullmatch(PATTERN, path.name)):
             raise ValueError(f"--{name} {file} would replace an input or another output; give it another name")
+        if name == "preview" and path.parent == output:  # the folder is to hold nothing else when it is complete
+            raise ValueError(f"--preview {file} is in the folder of the images; give it a name outside")
         taken.append(path)
     if command.preview_vae is not None and command.preview is None:
         raise ValueError(f"--preview-vae {command.preview_vae} decodes a preview; add --preview FILE")
+
+
+def own_files(command: Generate) -> str:
+    """The pattern of the names of this command's files in its output folder: images, and a sheet beside them."""
+    if command.sheet is None or Path(command.sheet).resolve().parent != Path(command.output).resolve():
+        return PATTERN
+    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}"
 
 
 def request_of(command: Generate, base: Base) -> Request:
@@ -105,14 +112,14 @@ def request_of(command: Generate, base: Base) -> Request:
     image = None if command.image is None else read_image(command.image)
     controls = make_controls(command, base, image)
     options = command.options()
-    if command.sampler is None and set(command.control) & set(PLUG_AND_PLAY):
+    if command.sampler is None and set(command.control) & PLUG_AND_PLAY:
         options["sampler"] = "ddim"  # the only one with an inversion
     return make_request(
         base,
         command.prompt,
         negative=command.negative,
         seeds=range(command.seed, command.seed + command.count),
-        image=None if controls and base.task == TEXT_TO_IMAGE else image,
+        image=None if reads_image(command) and base.task == TEXT_TO_IMAGE else image,
         mask=None if command.mask is None else read_image(command.mask).mean(-1),
         controls=[*controls, *make_image_prompt(command)],
         **options,
@@ -216,7 +223,7 @@ def write(command: Generate, request: Request, images: Images) -> list[Path]:
         output = Path(command.output)
         paths = [output / f"seed_{seed:0{digits}d}.png" for seed in request.seeds]
         stop = None
-        with atomic_folder(output, command.overwrite, PATTERN) as folder:
+        with atomic_folder(output, command.overwrite, own_files(command)) as folder:
             try:
                 for path, image in zip(paths, kept(images), strict=True):
                     write_image(folder / path.name, image)

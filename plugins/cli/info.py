@@ -1,8 +1,6 @@
 """`plugins info`: a base's networks and settings, or a plugin's, in a few lines, without reading weights, or a list of
 the weights on this machine; `plugins verify` reads all weights."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from common.weights import at_hand

@@ -14,8 +14,6 @@ User errors are one line on stderr and exit code 2; then nothing was written. A 
 `commands.py`, a module with the function that carries it out, and a line in COMMANDS.
 """
 
-from __future__ import annotations
-
 import sys
 
 from common import terminal

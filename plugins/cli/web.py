@@ -4,8 +4,6 @@ The condition appears while one draws; images of several controls stand below ea
 runs what `plugins generate` runs: `conditions.make`, `control.load`, `Pipeline.run`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -76,7 +74,8 @@ class Studio:
             if source is None and chosen != [PROMPT_ALONE]:
                 raise ValueError("a control needs an image: draw or upload one, or choose the prompt alone")
             source = None if source is None else place(source, (self.side, self.side), "crop")
-            seeds_of_all = range(int(seed), int(seed) + int(seeds))
+            first = int(seed or 0)  # an emptied field is None
+            seeds_of_all = range(first, first + int(seeds))
             images = []
             chosen = [method for method in self.methods if method in chosen]
             for number, method in enumerate(chosen):
@@ -167,7 +166,7 @@ def networks_of(command: Web, base: Path) -> dict[str, Any]:
     if base.resolve() == BASES.find().resolve() and not command.plugin:
         return {name.removesuffix("-small"): load(CONTROLS.folder / name) for name in CONTROLS.names()}
     given = {kind: path for kind, _, path in (one.partition("=") for one in command.plugin)}
-    if wrong := [kind for kind in given if kind not in CONDITIONS]:
+    if wrong := [kind for kind, path in given.items() if kind not in CONDITIONS or not path]:
         raise ValueError(f"--plugin {wrong[0]}: write KIND=PLUGIN, with a kind of {', '.join(CONDITIONS)}")
     return {kind: load(path) for kind, path in given.items()}
 

@@ -1,4 +1,4 @@
-"""Condition images for a control: edges, the lines of a face, a person's pose, depth, or a mask.
+"""Condition images for a control: edges, the lines of a face, a person's pose, depth, a mask, or a scribble.
 
     from plugins import conditions
 
@@ -9,7 +9,7 @@
     flipped = conditions.mirror("face", face)                        # left stays left
 
 A condition image has its source's size. The generated image follows its lines and is free elsewhere. MediaPipe trained
-diffusion plugins on all kinds but the mask.
+diffusion plugins on edges, faces, people and depth.
 """
 
 import lazy_loader

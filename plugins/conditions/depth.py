@@ -1,7 +1,7 @@
 """Depth as an image: near is bright, far is black, each image scaled to [0, 1] by itself.
 
 The condition of MediaPipe's depth plugin: a depth model's output, min-max normalised, in three equal channels. Depth
-comes from a file or from a user's own model (`onnx_depth`; no package ships one). There are two conventions, and files
+comes from a file or from a user's own model (`OnnxDepth`; no package ships one). There are two conventions, and files
 do not record theirs:
 
 | near | the map holds | shown |
@@ -12,15 +12,18 @@ do not record theirs:
 Values that are not finite are "not measured" in both, and black.
 """
 
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
+import cv2
 import numpy as np
 from jaxtyping import Float
 
 from common.data.arrays import open_arrays
 from common.io.files import require_file
 from common.io.images import READABLE, read_image
+from plugins.onnx_model import ImageModel
 
 Near = Literal["high", "low"]
 SUFFIXES = (".npy", ".npz", ".png", *(suffix for suffix in READABLE if suffix != ".png"))
@@ -107,3 +110,41 @@ def as_map(array: np.ndarray, source: str | Path) -> Float[np.ndarray, "h w"]:
     if found.ndim != 2 or not found.size or found.dtype.kind not in "fiu":
         raise ValueError(f"{source}: shape {list(array.shape)} of {array.dtype}; a map is [height, width] numbers")
     return found.astype(np.float32)
+
+
+@dataclass
+class OnnxDepth:
+    """A `DepthModel` from a user's own ONNX file (extra `onnx`): MiDaS, Depth Anything and similar ones.
+
+    Such a file has one input, an image `1 3 h w` (or `1 h w 3`) normalised by ImageNet's mean and standard deviation,
+    and one output, a map `1 h w`, `1 1 h w` or `h w`, where near is high. A file of fixed size gets the image at that
+    size, one of any size gets it with its shorter side near `side` and both sides multiples of `multiple`. The map is
+    resized to the image. Raises as `plugins.onnx_model.ImageModel`."""
+
+    path: str | Path
+    _: KW_ONLY
+    side: int = 518  # Depth Anything's, as the next; MiDaS takes 384 and 32
+    multiple: int = 14
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        self.model = ImageModel(self.path)
+
+    def __call__(self, image: Float[np.ndarray, "h w 3"], /) -> Float[np.ndarray, "h w"]:
+        """The map of an RGB image in [0, 1]. Raises ValueError when the output is no map."""
+        height, width = image.shape[:2]
+        rows, columns = self.input_size(height, width)
+        interpolation = cv2.INTER_AREA if rows * columns < height * width else cv2.INTER_CUBIC
+        mean, std = np.array([self.mean, self.std], np.float32)
+        resized = (cv2.resize(image, (columns, rows), interpolation=interpolation) - mean) / std
+        found = as_map(self.model.run(resized[None].astype(np.float32)), self.path)
+        return np.asarray(cv2.resize(found, (width, height), interpolation=cv2.INTER_CUBIC))
+
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
+        """The size at which the model gets an image."""
+        if all(isinstance(side, int) for side in self.model.size):
+            return int(self.model.size[0]), int(self.model.size[1])
+        scale = self.side / min(height, width)
+        rows, columns = (max(1, round(side * scale / self.multiple)) * self.multiple for side in (height, width))
+        return rows, columns

@@ -9,8 +9,6 @@ A file is JSON or a small .npz and holds the fields of `Landmarks` by name; one 
     {"faces": [[[0.43, 0.27, -0.02], ...]], "pose": [[0.43, 0.25, -0.83, 0.99], ...], "left_hand": null}
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Mapping
@@ -44,7 +42,7 @@ class Landmarks:
     right_hand: Float[np.ndarray, "21 3"] | None = None
 
     @classmethod
-    def of(cls, fields: Mapping[str, object], source: str = "landmarks") -> Landmarks:
+    def of(cls, fields: Mapping[str, object], source: str = "landmarks") -> "Landmarks":
         """From arrays or lists by name; None means not found. Raises ValueError that begins with `source`: an unknown
         name, a wrong shape, NaN, pixels instead of fractions."""
         unknown = sorted(set(fields) - set(SHAPES))
@@ -57,11 +55,11 @@ class Landmarks:
     def empty(self) -> bool:
         return not len(self.faces) and self.pose is None and self.left_hand is None and self.right_hand is None
 
-    def largest(self, most: int) -> Landmarks:
+    def largest(self, most: int) -> "Landmarks":
         """These landmarks with only the `most` largest faces."""
         return dataclasses.replace(self, faces=by_size(self.faces)[:most])
 
-    def mirrored(self) -> Landmarks:
+    def mirrored(self) -> "Landmarks":
         """Those of the image flipped left to right: a left eye becomes a right eye, a left hand the right hand."""
         pose, left, right = (
             None if points is None else _flip(points)[table]

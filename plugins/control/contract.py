@@ -23,8 +23,6 @@ Settings of every control:
 The base may be any network of the trained shape, with LoRAs merged into it or not.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -54,7 +52,7 @@ class ControlOutput(NamedTuple):
     skip_residuals: tuple[Float[Array, "b h w c"], ...] = ()
     mid_residual: Float[Array, "b h w c"] | None = None
 
-    def scaled(self, gains: Float[Array, " n"]) -> ControlOutput:
+    def scaled(self, gains: Float[Array, " n"]) -> "ControlOutput":
         """Each tensor times its factor: finest first, the middle last."""
         leaves, structure = jax.tree.flatten(self)
         return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
@@ -119,7 +117,7 @@ class ControlNetwork(nnx.Module):
         levels: Sequence[int | float] | None = None,
         steps: Sequence[int | float] = (0.0, 1.0),
         prompt_only: bool | None = None,
-    ) -> Control:
+    ) -> "Control":
         """This network with a condition image, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
 
         Raises ValueError for settings out of range."""
@@ -150,7 +148,7 @@ class Control:
         self.network.check(base.unet, base.unit)
         check_condition(self.picture, request)
 
-    def prepare(self, run: Any, indices: np.ndarray) -> tuple[StaticNetwork, Arrays]:
+    def prepare(self, run: Any, indices: np.ndarray) -> "tuple[StaticNetwork, Arrays]":
         """For these images of a run: the static and the array arguments of its compiled function."""
         branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         graph, params = run.placed(self.network)

@@ -18,8 +18,6 @@ Attributes have diffusers' tensor names, so `porting.py` needs no table of its o
 parameters, 1,086,480 of them in the hint encoder, and a step costs 34 % more than the UNet's alone.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -70,7 +68,7 @@ class ControlNetConfig(EncoderConfig, ControlConfig):
     global_pool_conditions: bool = False
 
     @classmethod
-    def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> ControlNetConfig:
+    def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> "ControlNetConfig":
         """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError unless it is a power of 2."""
         halvings = math.log2(reduction) if reduction > 0 else -1
         if halvings < 0 or halvings != int(halvings):
@@ -103,7 +101,7 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
     @classmethod
     def from_unet(
         cls, unet: UNet, reduction: int = 8, *, config: ControlNetConfig | None = None, rngs: nnx.Rngs
-    ) -> ControlNet:
+    ) -> "ControlNet":
         """A new network with copies of the UNet's encoder, in its type, which changes nothing yet.
 
         `reduction` is in pixels per latent pixel and side, a power of 2; `config` replaces the one of UNet and
@@ -140,7 +138,7 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         self,
         encoded: Float[Array, "_ h w c"],
         x: Float[Array, "b h w i"],
-        t: Num[Array, ...],
+        t: Num[Array, "..."],
         context: Float[Array, "b n d"],
         remat: bool = False,
         *,

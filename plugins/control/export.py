@@ -14,8 +14,6 @@ transformers that is not the last, diffusers adds behind the downsampler, where 
 has no such level. `docs/portable.md` has the code for both kinds of UNet.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -23,8 +23,6 @@ and `to_v_ip`. The tower is a folder of transformers' CLIPVisionModelWithProject
 ViT-bigG/14. FaceID and the "full face" form read other networks and are refused by name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -170,7 +168,7 @@ class IPAdapter(nnx.Module):
 
     def on(
         self, picture: Any, *, strength: int | float = 1.0, steps: Sequence[int | float] = (0.0, 1.0)
-    ) -> ImagePrompt:
+    ) -> "ImagePrompt":
         """This adapter with a picture of any size, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
 
         Raises ValueError for settings out of range, as those of other controls (`contract.py`)."""
@@ -208,7 +206,7 @@ class ImagePrompt:
             count = f"{len(self.prepared)} image prompts for {len(request.seeds)} images"
             raise ValueError(f"{count}; give one for all, or one for each")
 
-    def prepare(self, run: Any, indices: np.ndarray) -> tuple[CrossAttention, Arrays]:
+    def prepare(self, run: Any, indices: np.ndarray) -> "tuple[CrossAttention, Arrays]":
         """For these images of a run: the static and the array arguments of its compiled function."""
         graph, params = run.placed(self.adapter)
         if len(self.prepared) == 1:

@@ -9,8 +9,6 @@ are all listed.
 likewise, kernels in PyTorch's layout, though no other library has its class.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -21,8 +21,6 @@ the features go. The rest is decided here: widths and depths (`MediaPipeConfig`)
 BatchNorm, whose statistics are poor in small batches.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -78,7 +76,7 @@ class MediaPipeConfig(ControlConfig):
         return self.reduction.bit_length() - 1
 
     @classmethod
-    def for_unet(cls, unet: UNetConfig, reduction: int) -> MediaPipeConfig:
+    def for_unet(cls, unet: UNetConfig, reduction: int) -> "MediaPipeConfig":
         """A plugin as large, relative to that UNet, as the article's; relatively larger for levels up to 128 wide."""
         outputs = tuple(unet.block_out_channels)
         if (outputs, reduction) == (cls.outputs, cls.reduction):
@@ -95,7 +93,7 @@ class MediaPipePlugin(ControlNetwork):
     config_class: ClassVar[Any] = MediaPipeConfig
 
     def __init__(self, config: MediaPipeConfig, *, rngs: nnx.Rngs):
-        def block(inputs: int, outputs: int, stride: int) -> InvertedBottleneck:
+        def block(inputs: int, outputs: int, stride: int) -> "InvertedBottleneck":
             return InvertedBottleneck(inputs, outputs, stride, config.expansion, config.groups, rngs=rngs)
 
         self.config, self.num_outputs, self.reduction = config, len(config.outputs), config.reduction

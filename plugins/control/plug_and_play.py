@@ -21,8 +21,6 @@ Cost: one row more in every call (half as much again with guidance), and once pe
 needs DDIM, whose inversion is known. All seeds give the same image, because the noise is the source image's.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -99,7 +97,7 @@ class PlugAndPlay(Checked):
             raise ValueError("Plug-and-Play starts from its source image's noise; give no initial image")
         ddim_inversion.plan(base.schedule, self.inversion)  # raises for a schedule without an inversion
 
-    def prepare(self, run: Any, indices: np.ndarray) -> tuple[Injection, Arrays]:
+    def prepare(self, run: Any, indices: np.ndarray) -> "tuple[Injection, Arrays]":
         """For these images of a run: the static and the array arguments of its compiled function."""
         layers = self.injection_layers(run.pipeline.base.unet)
         branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)

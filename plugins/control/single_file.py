@@ -16,8 +16,6 @@ rule renames is kept, and porting reports it. Control-LoRAs and differences from
 by name. The architecture is inferred from shapes, as a base's is (`plugins/diffusion/io/single_file.py`).
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping

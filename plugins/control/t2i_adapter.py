@@ -21,8 +21,6 @@ The release's sketch and canny adapters read one channel, the first of the image
 images that they were trained on are grey. (That program also thresholds the image at 0.5; here the condition does.)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Annotated, Any, ClassVar, Literal
@@ -72,12 +70,12 @@ class T2IAdapterConfig(ControlConfig):
         return tuple(2 if level in halving else 1 for level in range(len(self.outputs)))
 
     @classmethod
-    def sd15_light(cls) -> T2IAdapterConfig:
+    def sd15_light(cls) -> "T2IAdapterConfig":
         """The light type for Stable Diffusion 1.x, published for colour."""
         return cls(channels=(320, 640, 1280), num_res_blocks=4, adapter_type=LIGHT)
 
     @classmethod
-    def for_unet(cls, unet: UNetConfig, reduction: int = 8, adapter_type: str = FULL) -> T2IAdapterConfig:
+    def for_unet(cls, unet: UNetConfig, reduction: int = 8, adapter_type: str = FULL) -> "T2IAdapterConfig":
         """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError if none of that type fits."""
         widths = tuple(unet.block_out_channels)
         if adapter_type != LIGHT:

@@ -46,6 +46,7 @@ class Example(NamedTuple):
 
 
 ENDS = Rule(lambda ends: len(ends) == 2 and ends[0] <= ends[1], "the lowest and the highest value")
+Range = Annotated[Sequence[Number], ENDS]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +56,7 @@ class PictureBatches(Batched):
     split: str = "train"  # of the source
     condition: str | None = None  # a kind of `plugins.conditions.registry`; None: no condition images
     options: Mapping[str, Any] = field(default_factory=dict)  # of the condition
-    vary: Mapping[str, Annotated[Sequence[Number], ENDS]] = field(
-        default_factory=dict
-    )  # {low: [50, 150]}: drawn uniformly for each image
+    vary: Mapping[str, Range] = field(default_factory=dict)  # {low: [50, 150]}: drawn uniformly for each image
     drop: Share = 0.1  # probability of an empty caption
     mirror: bool = False  # flip every second image, where the caption allows it
     latents: str | None = None  # folder that `plugins.data.latent_cache` wrote; None: images

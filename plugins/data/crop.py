@@ -7,8 +7,6 @@
 Downscaling averages areas, upscaling is linear: neither overshoots at the edge of a line.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import cv2
@@ -27,7 +25,7 @@ class Frame(NamedTuple):
     width: int
     size: tuple[int, int]
 
-    def within(self, shape: tuple[int, ...]) -> Frame:
+    def within(self, shape: tuple[int, ...]) -> "Frame":
         """The same part of an image of another size. Raises ValueError for another aspect ratio."""
         (height, width), (old_height, old_width) = shape[:2], self.size
         difference = abs(height * old_width - width * old_height)  # 0 for the very same aspect ratio

@@ -139,10 +139,8 @@ class Cache:
         about, keys = read_json(self.folder / INDEX), digest(self.source)
         if about.get("keys", keys) != keys:
             raise ValueError(f"{self.folder}: latents of images with other names, or in another order; cache again")
-        if self.size is not None:
-            size = about.get("size")
-            if size != self.size:
-                raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
+        if self.size is not None and (size := about.get("size")) != self.size:
+            raise ValueError(f"{self.folder}: latents of {size} pixels a side, size is {self.size}; cache again")
 
     @functools.cached_property
     def arrays(self) -> dict[str, np.ndarray]:

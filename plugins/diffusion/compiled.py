@@ -11,8 +11,6 @@ norms and its attention then see a tile instead of the image, so colours differ:
 tiles` measures by how much.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import weakref
@@ -157,14 +155,11 @@ def decode(graph: Any, params: Tree, latents: Float[Array, "b h w c"]) -> Float[
     return jnp.clip((latents + 1) / 2, 0, 1)
 
 
-@functools.partial(
-    jax.jit,
-    static_argnums=0,
-    static_argnames=(
-        *("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress"),
-        *("static_controls", "preview_graph", "previews"),
-    ),
-)
+STATIC = ("sampler", "schedule", "steps", "strength", "rescale", "shape", "progress")  # keyword-only ones of `denoise`
+STATIC += ("static_controls", "preview_graph", "previews")
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=STATIC)
 def denoise(
     graph: Any,
     params: Tree,
@@ -200,7 +195,7 @@ def denoise(
         if progress:
             jax.debug.callback(report_call, number, index)
         if previews:
-            jax.debug.callback(_show, number, index, decode(preview_graph, preview_params or {}, x0))
+            jax.debug.callback(report_call, number, index, decode(preview_graph, preview_params or {}, x0))
 
     if begin is None:
         noise = starting_noise(keys, (len(keys), *shape))
@@ -233,17 +228,13 @@ def reporting(
         del _CALLBACKS[number]
 
 
-def report_call(number: Any, index: Any) -> None:
-    """On the host: tells the run with this number that its call of this index is done."""
-    report, _ = _CALLBACKS.get(int(number), (None, None))
-    if report is not None:
-        report(int(index))
-
-
-def _show(number: Any, index: Any, images: Any) -> None:
-    _, show = _CALLBACKS.get(int(number), (None, None))
-    if show is not None:
+def report_call(number: Any, index: Any, images: Any = None) -> None:
+    """On the host: tells the run with this number that its call of this index is done, or shows its images."""
+    report, show = _CALLBACKS.get(int(number), (None, None))
+    if images is not None and show is not None:
         show(int(index), np.asarray(images))
+    elif images is None and report is not None:
+        report(int(index))
 
 
 class CompiledFunctions:

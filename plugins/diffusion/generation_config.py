@@ -1,7 +1,5 @@
 """The options of a generation, each spelled once: the command, the pipeline and the checked request share them."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

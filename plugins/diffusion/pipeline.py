@@ -16,8 +16,6 @@ An image depends on its prompt, its seed and the settings; not on the other imag
 devices, except for rounding of float32 sums.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -58,7 +56,7 @@ Progress = Callable[[int, int], None]  # called with (calls of the UNet done, al
 class Run:
     """A request in progress; controls read it to prepare themselves."""
 
-    pipeline: Pipeline
+    pipeline: "Pipeline"
     request: Request
     params: Mapping[str, Any]
     layout: Layout
@@ -190,7 +188,7 @@ class Pipeline:
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
           options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
-            width, strength, clip_skip, weighted, image_guidance, original, crop.
+            width, strength, clip_skip, weighted, image_guidance, original, crop, tile.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
@@ -338,14 +336,14 @@ class Pipeline:
             )
             return np.asarray(latents)
 
-    def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> Pipeline:
+    def with_loras(self, loras: Sequence[tuple[Lora, float]]) -> "Pipeline":
         """A pipeline with each `Lora` merged, times its weight; this one is not changed."""
         if not loras:
             return self
         parts: list[Part] = [part for part in PARTS if getattr(self, part) is not None]
         return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
-    def with_embeddings(self, inversions: Sequence[TextualInversion]) -> Pipeline:
+    def with_embeddings(self, inversions: Sequence[TextualInversion]) -> "Pipeline":
         """A pipeline whose prompts may hold their words; this one is not changed.
 
         Raises ValueError for vectors of another base. A pipeline with words cannot be saved."""

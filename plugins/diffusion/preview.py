@@ -9,8 +9,6 @@ a pipeline: a chart of 27 colours is encoded, and least squares find the map fro
 latents are close enough to colours for that to show subject and layout.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable

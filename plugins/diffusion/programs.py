@@ -8,8 +8,6 @@ features of a plugin, SDXL's `pooled` and `sizes`, an LCM's `guidance`. Sampling
 `plugins.diffusion.samplers` computes its numbers beforehand.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import jax.numpy as jnp

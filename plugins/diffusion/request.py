@@ -4,8 +4,6 @@
 each image. Each of them may be given once for all images or once each.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

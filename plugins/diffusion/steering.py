@@ -16,8 +16,6 @@ A control has two parts, as everything under `jax.jit`: a hashable `StaticContro
 function, and a tree of arrays, which is not: strengths, weights and images change without a new compilation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -70,7 +68,7 @@ class Rows(NamedTuple):
     branches: tuple[str, ...]
     step: Step
 
-    def chosen(self, branches: Sequence[str]) -> Rows:
+    def chosen(self, branches: Sequence[str]) -> "Rows":
         """These rows alone."""
         index = [i for i, branch in enumerate(self.branches) if branch in branches]
         names = tuple(self.branches[i] for i in index)

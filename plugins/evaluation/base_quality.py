@@ -28,8 +28,6 @@ For scale, KID x 1000 of 275 images on data/captioned64 (November 2026): floor 0
 313, noise 587; the floor's images blurred by 0.8 or 1.2 pixels 11 or 29, with noise of 5/255 on them 46.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -70,7 +68,7 @@ class Real(NamedTuple):
     kinds: list[tuple[str, str]]
 
     @classmethod
-    def read(cls, folder: str, splits: Sequence[str]) -> Real:
+    def read(cls, folder: str, splits: Sequence[str]) -> "Real":
         """All images of these splits. Raises as `CaptionedPictures`."""
         source = CaptionedPictures(folder)
         ids = [index for split in splits for index in source.split(split)]

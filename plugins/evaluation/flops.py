@@ -15,8 +15,6 @@ are loops (`lax.map`, `lax.scan`) of known length. Without loops and borders the
 counts; a loop whose length depends on data is an error.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable
@@ -42,10 +40,10 @@ class Work(NamedTuple):
     def total(self) -> int:
         return self.products + self.others
 
-    def plus(self, other: Work) -> Work:
+    def plus(self, other: "Work") -> "Work":
         return Work(self.products + other.products, self.others + other.others)
 
-    def times(self, count: int) -> Work:
+    def times(self, count: int) -> "Work":
         return Work(count * self.products, count * self.others)
 
 

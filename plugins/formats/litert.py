@@ -17,8 +17,6 @@ A convolution in as many groups as channels, which XLA's CPU is slow at, is an o
 lowered for an accelerator, never run on one.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -11,8 +11,6 @@ written. A primitive without a form here is refused by name.
 - With `weights="float16"` weights are stored so and cast when the file is opened; all arithmetic is float32.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Sequence
@@ -36,10 +34,9 @@ CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "ch
 SAME = ("copy", "copy_p", "stop_gradient", "optimization_barrier")
 
 
-def onnx(program: Program, weights: Weights = "float32", channels_first: bool = True) -> bytes:
-    """The file, for any number of rows; maps `b h w c` among inputs and outputs are turned to `b c h w`, unless told
-    otherwise. Raises ImportError without the package onnx; ValueError for weights as int8, or an operation without
-    a form here."""
+def onnx(program: Program, weights: Weights = "float32") -> bytes:
+    """The file, for any number of rows; maps `b h w c` among inputs and outputs are turned to `b c h w`. Raises
+    ImportError without the package onnx; ValueError for weights as int8, or an operation without a form here."""
     if weights == "int8":
         raise ValueError("weights int8 are LiteRT's; an ONNX file takes float32 or float16")
     try:
@@ -49,13 +46,13 @@ def onnx(program: Program, weights: Weights = "float32", channels_first: bool = 
         raise ImportError(f'{reason}; pip install "film-plugins-reveal[export]", or export stablehlo') from error
     abstract = program.abstract(None)
     graph = Graph(weights, next((name for name, value in program.inputs.items() if value.batched), None))
-    turned = {name for name, value in abstract.items() if channels_first and len(value.shape) == 4}
+    turned = {name for name, value in abstract.items() if len(value.shape) == 4}
     traced = jax.make_jaxpr(program.by_position)(*abstract.values())
     values = [Lazy(name, value.shape, first=True) if name in turned else name for name, value in abstract.items()]
     outputs = []
     results = graph.run(traced.jaxpr, traced.consts, values)
     for name, result, aval in zip(program.outputs, results, traced.out_avals, strict=True):
-        image = channels_first and len(aval.shape) == 4
+        image = len(aval.shape) == 4
         result = graph.first(result) if image else result
         graph.nodes.append(helper.make_node("Identity", [graph.named(result)], [name]))
         outputs.append(_info(helper, TensorProto, name, aval, image))

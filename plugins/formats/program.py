@@ -11,8 +11,6 @@ LiteRT. Images are `b h w c` here; ONNX, whose runtimes have kernels for channel
 with its shapes and its platforms.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

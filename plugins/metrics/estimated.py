@@ -38,9 +38,8 @@ from jaxtyping import Bool, Float
 
 from common.evaluation.metrics import Metric, Picture
 from plugins.conditions import detection
-from plugins.conditions.depth import normalise
+from plugins.conditions.depth import OnnxDepth, normalise
 from plugins.conditions.landmarks import Landmarks
-from plugins.conditions.onnx_depth import OnnxDepth
 
 SMALLEST = 0.01  # of a target that abs-rel divides by
 EYES = (33, 263)  # of MediaPipe's face mesh

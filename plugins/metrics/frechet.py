@@ -16,8 +16,6 @@ A published reference set is an .npz file with `mu` and `sigma`, as pytorch-fid 
 reads and writes it, with the number of images as `n`, which the others ignore. All is computed in float64.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -42,7 +40,7 @@ class Statistics:
     count: int | None = None
 
     @classmethod
-    def of(cls, features: Float[np.ndarray, "n d"]) -> Statistics:
+    def of(cls, features: Float[np.ndarray, "n d"]) -> "Statistics":
         """Raises as `checked`."""
         features = checked(features)
         root = factor(features)
@@ -59,7 +57,7 @@ class Statistics:
             np.savez(temporary, **arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> Statistics:
+    def load(cls, path: str | Path) -> "Statistics":
         """A file of `save`, pytorch-fid or clean-fid. Raises as `open_arrays`."""
         with open_arrays(path) as arrays:
             mean, covariance = (np.asarray(arrays[name], np.float64) for name in ("mu", "sigma"))

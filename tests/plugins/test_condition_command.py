@@ -201,7 +201,7 @@ def test_depth_from_files(here, capsys):
 
 def test_a_depth_model_is_loaded_once(here, monkeypatch):
     load = Mock(return_value=lambda image: image[..., 1])
-    monkeypatch.setattr("plugins.conditions.onnx_depth.OnnxDepth", load)
+    monkeypatch.setattr("plugins.conditions.depth.OnnxDepth", load)
     for _ in range(2):  # the second run has nothing to do, so nothing to load
         run("depth in -o out --model midas.onnx")
         load.assert_called_once_with("midas.onnx")

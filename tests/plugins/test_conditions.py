@@ -13,10 +13,9 @@ from common.io.images import write_image
 from plugins import conditions
 from plugins.conditions import connections
 from plugins.conditions.canny import canny
-from plugins.conditions.depth import draw_depth, normalise, read_depth
+from plugins.conditions.depth import OnnxDepth, draw_depth, normalise, read_depth
 from plugins.conditions.drawing import draw_face, draw_holistic
 from plugins.conditions.landmarks import Landmarks
-from plugins.conditions.onnx_depth import OnnxDepth
 from plugins.conditions.registry import mirror
 
 SIZE = (512, 512)

@@ -58,6 +58,13 @@ def test_a_finished_condition_with_all_settings(here, network):
     assert_image(controls=[control])
 
 
+def test_a_finished_condition_and_an_initial_image(here, network):
+    photo = place(read_image("photo.png"), (16, 16), "crop")
+    write_image("small.png", photo)
+    generate("--plugin plugin --condition edges.png --image small.png --strength 0.67 --quiet -o out.png")
+    assert_image(controls=[network.on(read_image("edges.png"))], image=read_image("small.png"), strength=0.67)
+
+
 @pytest.mark.long
 def test_two_controls_one_of_them_plug_and_play(here, network):
     generate("--control layout canny --plugin plugin --image photo.png --quiet -o out.png --control-strength 1 0.5")
@@ -87,6 +94,7 @@ MISTAKES = {  # words -> a value in the error
     "--control holistic --image photo.png": "holistic",
     f"{PHOTO} --strength 0.5": "--control-strength",
     "--prompt-only": "--prompt-only",
+    "--image-prompt-strength 0.5": "--image-prompt",
     f"{EDGES} --control-strength 1 2": "2 strengths for 1",
     f"{EDGES} edges.png": "2 conditions for 1",
     f"{EDGES} --control-strength 1e9": "strength=1000000000",

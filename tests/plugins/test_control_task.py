@@ -126,6 +126,8 @@ def test_an_exported_control_is_loaded_and_trained_further(base, tmp_path):
     for again in (nnx.to_pure_dict(nnx.state(found)), task_of(base, start_from=str(folder)).start()):
         jax.tree.map(np.testing.assert_array_equal, again, params)
     assert task.start() is None
+    of_masks = task_of(base, start_from=str(folder), shape=dataclasses.replace(task.config, condition="mask"))
+    jax.tree.map(np.testing.assert_array_equal, of_masks.start(), params)
     with pytest.raises(ValueError, match="weights"):
         task_of(base, kind="t2i_adapter", start_from=str(folder)).start()
 

@@ -15,6 +15,7 @@ import safetensors.numpy
 from command import printed
 from commands import APPLE, GENERATE, generate, mistake
 from networks import folder, lora
+from refusal import refused
 from tiny_base import diffusion_base
 
 from common.io.images import image_size, read_image, write_image
@@ -152,6 +153,13 @@ def test_a_stop_leaves_the_images_so_far(here, capsys, monkeypatch, before, left
     assert sorted(path.name for path in Path("out").iterdir()) == left and len(list(here.iterdir())) == 2
 
 
+def test_a_sheet_among_the_images_is_replaced_with_them(here, monkeypatch):
+    monkeypatch.setattr("plugins.cli.generate.images", lambda *_: iter(np.zeros((2, 4, 4, 3), np.float32)))
+    for _ in range(2):
+        generate("--count 2 -o out --sheet out/sheet.png --overwrite --quiet")
+    assert sorted(path.name for path in Path("out").iterdir()) == ["seed_0000.png", "seed_0001.png", "sheet.png"]
+
+
 MISTAKES = {  # words -> a value in the error
     "--image none.png": "none.png",
     "--image wide.png --height 16 --width 16": "20x16",
@@ -165,6 +173,7 @@ MISTAKES = {  # words -> a value in the error
     "--sheet a.png": "--sheet a.png",
     "--sheet b.png --preview b.png": "--preview b.png",
     "--preview-vae base": "--preview",
+    "-o new --preview new/now.png": "--preview new/now.png",
     "--embedding cat=none.safetensors": "none.safetensors",
     "-o out --sheet out/seed_7.png --overwrite": "--sheet out/seed_7.png",
     "--lora none.safetensors": "none.safetensors",
@@ -214,6 +223,8 @@ def test_the_page_of_the_shipped_base_by_its_name_has_its_plugins():
 
     assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "mask", "scribble"]
     assert not networks_of(Web(base="mine"), Path("mine"))
+    for words in ("canny", "edges=folder", "folder"):
+        refused(ValueError, networks_of, Web(plugin=(words,)), Path("mine"), match="KIND=PLUGIN")
 
 
 def test_on_the_page_strokes_without_an_image_are_a_scribble_as_they_are():

@@ -26,6 +26,7 @@ APPLE = "a red apple"
     (r"\(red\) 3:4", [("(red) 3:4", 1.0)]),
     ("red) (apple", [("red) ", 1.0), ("apple", 1.1)]),
     ("(red:1.3)( apple:1.3)", [("red apple", 1.3)]),
+    ("(red:2.)(apple:.5)", [("red", 2.0), ("apple", 0.5)]),
 ])  # fmt: skip
 def test_parts(prompt, parts):
     found = weighted_parts(prompt)

@@ -14,8 +14,6 @@ without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).
 Batches are those of a base (`plugins/diffusion/training/denoising_task.py`), with `condition`, `b H W 3` in [0, 1].
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -37,21 +35,14 @@ from common.training.task import Batch, Context, Metrics, Params
 from plugins.control.contract import ControlNetwork
 from plugins.control.controlnet import ControlNet
 from plugins.control.loading import load, save
-from plugins.control.mediapipe import MediaPipePlugin
+from plugins.control.mediapipe import MediaPipeConfig, MediaPipePlugin
 from plugins.control.t2i_adapter import T2IAdapter
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.io.base import TEXT_TO_IMAGE
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.samplers.schedules import Schedule
-from plugins.diffusion.training.denoising_task import (
-    Denoised,
-    DenoisingTask,
-    cast,
-    latents_of,
-    spread_timesteps,
-    write_metadata,
-)
-from plugins.diffusion.training.losses import Denoising, add_noise, training_target
+from plugins.diffusion.training.denoising_task import Denoised, DenoisingTask, cast, write_metadata
+from plugins.diffusion.training.losses import Denoising
 
 KINDS: dict[str, type[ControlNetwork]] = {
     "mediapipe": MediaPipePlugin,
@@ -122,22 +113,17 @@ class ControlTask(Checked):
             cheap = {kind: nnx.merge(graph, cast(params, self.dtype)) for kind, (graph, params) in parts.items()}
             return dataclasses.replace(base, **cheap)
 
-    @property
-    def schedule(self) -> Schedule:
-        """The base's noise. Raises ValueError for a base of flow matching."""
-        schedule = self.pipeline.schedule
-        if not isinstance(schedule, Schedule):
-            raise ValueError(f"task.base={self.base} was trained by flow matching; name one that was trained on noise")
-        return schedule
-
     @functools.cached_property
     def denoising(self) -> DenoisingTask:
         """The base's objective: its graphs, text states and loss weights. ValueError for another base."""
-        base = self.pipeline.base
+        base, schedule = self.pipeline.base, self.pipeline.schedule
+        if not isinstance(schedule, Schedule):
+            raise ValueError(f"task.base={self.base} was trained by flow matching; name one that was trained on noise")
         if base.task != TEXT_TO_IMAGE or base.sizes or base.distilled:
             kind = "SDXL" if base.sizes else "a distilled base" if base.distilled else f"a base for {base.task}"
             raise ValueError(f"task.base={self.base} is {kind}: training takes text-to-image bases of SD 1.x and 2.x")
-        return DenoisingTask(base.unet, self.schedule, base.text_encoder, min_snr=self.min_snr, dtype=self.dtype)
+        options = {"timesteps": self.timesteps, "min_snr": self.min_snr, "dtype": self.dtype}
+        return DenoisingTask(base.unet, schedule, base.text_encoder, **options)
 
     @functools.cached_property
     def config(self) -> Any:
@@ -162,7 +148,10 @@ class ControlTask(Checked):
         """Parameters from a file, or for a ControlNet from the base's encoder; None: new ones."""
         if self.start_from is not None:
             found = load(self.start_from)
-            if found.config != self.config:
+            config = found.config
+            if type(config) is type(self.config) is MediaPipeConfig:  # its weights do not depend on the condition
+                config = dataclasses.replace(config, condition=self.config.condition)
+            if config != self.config:
                 raise ValueError(f"start_from={self.start_from} holds {found.config}, the task asks for {self.config}")
         elif self.kind == "controlnet":
             unit = self.pipeline.base.unit
@@ -177,12 +166,8 @@ class ControlTask(Checked):
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
         """One noisy view of each example, and the prediction of the base with the control."""
-        encode_key, t_key, noise_key = jax.random.split(context.key, 3)
-        base, schedule, frozen = self.denoising, self.schedule, context.frozen
-        clean = latents_of(self.pipeline.vae, batch, frozen, encode_key)
-        t = spread_timesteps(t_key, len(clean), schedule.num_train_timesteps, self.timesteps)
-        noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
-        noisy, target = (f(schedule, clean, noise, t) for f in (add_noise, training_target))
+        base, frozen = self.denoising, context.frozen
+        noisy, target, t = base.noised(self.pipeline.vae, batch, context)
         states = jnp.asarray(batch["states"], self.dtype) if "states" in batch else base.states(frozen, batch)
         network, unet = self.network(params), nnx.merge(base.graphs["unet"], frozen["unet"])
         x, condition = noisy.astype(self.dtype), jnp.asarray(batch["condition"]).astype(self.dtype)

@@ -20,8 +20,6 @@ be undone ("to_out_0"), so a file's names are not parsed: every name that a weig
 model's own names, and looked up.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import re
@@ -166,7 +164,7 @@ class Lora:
     updates: Mapping[Part, Mapping[str, Update]]
 
     @classmethod
-    def load(cls, path: str | Path) -> Lora:
+    def load(cls, path: str | Path) -> "Lora":
         """From a safetensors file in any of the module's formats, a folder that has one, or an address of either.
 
         Raises ValueError that lists all tensors that make no pairs, or for a folder with none or several; and as

@@ -19,9 +19,8 @@ from common.weights.torch_names import dtype_name
 from plugins.diffusion.networks.vae import VAEConfig
 
 VAE_OLD_ATTENTION = {"query": "to_q", "key": "to_k", "value": "to_v", "proj_attn": "to_out.0"}
-NO_WEIGHTS = re.compile(  # buffers and heads that the networks do not have
-    r"embeddings\.position_ids|logit_scale|attn_mask|(loss|model_ema)\..*"
-)
+# Buffers and heads that the networks do not have.
+NO_WEIGHTS = re.compile(r"embeddings\.position_ids|logit_scale|attn_mask|(loss|model_ema)\..*")
 
 
 class Origin(NamedTuple):

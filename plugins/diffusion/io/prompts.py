@@ -12,8 +12,6 @@ softmax of its attention as it is. A token's weight w moves its states away from
 place, e + w (z - e): 1 changes nothing, 0 leaves the empty prompt's there.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re
@@ -25,7 +23,7 @@ from common.io.clip_tokenizer import Tokenizer
 
 STRONGER = 1.1  # of a pair of round brackets without a number
 LARGEST = 5.0  # a larger weight is taken for a typing error
-PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?\d*\.?\d+)\s*\)|\)|\]|[^\\()\[\]:]+|.", re.DOTALL)
+PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)|\)|\]|[^\\()\[\]:]+|.", re.DOTALL)
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:

@@ -15,8 +15,6 @@ The text encoders' pooled state stays that of the end token. (With `eos_token_id
 of the largest id, which a new word has.)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
@@ -52,7 +50,7 @@ class TextualInversion:
             raise ValueError(f"no prompt can hold the word {self.word!r}; give one without ()[]:\\, as NAME=FILE")
 
     @classmethod
-    def load(cls, path: str | Path, word: str | None = None) -> TextualInversion:
+    def load(cls, path: str | Path, word: str | None = None) -> "TextualInversion":
         """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError, and ValueError for
         other tensors, or vectors that are not finite."""
         path = Path(path)

@@ -1,1 +1,1 @@
-"""UNet, autoencoder and text encoder of Stable Diffusion 1.x and 2.x."""
+"""UNet and autoencoders of Stable Diffusion 1.x, 2.x and XL."""

@@ -115,12 +115,13 @@ class Upsample(nnx.Module):
 
     def __call__(self, x: Float[Array, "b h w c"], size: tuple[int, int] | None = None) -> Float[Array, "b h2 w2 c"]:
         """To twice the size, or to `size`, one pixel less on a side: the inverse of halving an odd size."""
-        return self.conv(upsample_nearest(x, size or (2 * x.shape[1], 2 * x.shape[2])))
+        return self.conv(upsample_nearest(x, size))
 
 
-def upsample_nearest(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
-    """Pixel i of the result is pixel i // 2 of `x`; for a side of 2n or 2n - 1 that is PyTorch's "nearest"."""
+def upsample_nearest(x: Float[Array, "b h w c"], size: tuple[int, int] | None = None) -> Float[Array, "b h2 w2 c"]:
+    """Pixel i of the result is pixel i // 2 of `x`; for a side of 2n (None) or 2n - 1 that is PyTorch's "nearest"."""
     b, h, w, c = x.shape
+    size = (2 * h, 2 * w) if size is None else size
     assert all(0 <= 2 * n - m <= 1 for n, m in zip((h, w), size, strict=True)), f"{(h, w)} does not double to {size}"
     twice = jnp.broadcast_to(x[:, :, None, :, None], (b, h, 2, w, 2, c)).reshape(b, 2 * h, 2 * w, c)
     return lax.slice(twice, (0, 0, 0, 0), (b, *size, c))

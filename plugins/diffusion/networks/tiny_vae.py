@@ -10,8 +10,6 @@ against 84. A decoded image lacks fine texture; it is good enough for a preview,
 The interface is `AutoencoderKL`'s (`vae.py`); the encoder's distribution has no variance to speak of.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, ClassVar
 
@@ -117,11 +115,7 @@ class Decoder(nnx.Sequential):
         for level, blocks in enumerate(config.num_decoder_blocks):
             last = level == len(config.num_decoder_blocks) - 1
             layers += [Block(width, rngs=rngs) for _ in range(blocks)]
-            layers += [] if last else [_doubled]
+            layers += [] if last else [upsample_nearest]
             outputs = config.out_channels if last else width
             layers.append(Conv(width, outputs, padding=1, bias=last, rngs=rngs))
         super().__init__(*layers)
-
-
-def _doubled(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
-    return upsample_nearest(x, (2 * x.shape[1], 2 * x.shape[2]))

@@ -24,8 +24,6 @@ Both kinds together are allowed. A leading axis of 1 is broadcast over the batch
 halves of classifier-free guidance. Latents may have any size; a side that is odd at some level comes back odd.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -96,15 +94,14 @@ class TimeEmbeddings(nnx.Module):
         tap: Tap = untouched,
     ) -> Float[Array, "b e"]:
         """Arguments as `UNet.__call__`."""
-        waves = sinusoid(t, config.block_out_channels[0], cosine_first=config.flip_sin_to_cos, shift=config.freq_shift)
-        condition = None
+        order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
+        waves, condition = sinusoid(t, config.block_out_channels[0], **order), None
         if guidance is not None and (projection := self.time_embedding.cond_proj) is not None:
             scale = jnp.broadcast_to(1000 * (guidance - 1), t.shape)
             condition = sinusoid(scale, projection.kernel.shape[0], cosine_first=False, shift=1).astype(dtype)
         time = self.time_embedding(tap("time_proj", waves).astype(dtype), condition)
         if self.add_embedding is not None:
             assert pooled is not None and sizes is not None and config.addition_time_embed_dim is not None
-            order = {"cosine_first": config.flip_sin_to_cos, "shift": config.freq_shift}
             size_waves = sinusoid(sizes.reshape(-1), config.addition_time_embed_dim, **order)
             added = jnp.concatenate([pooled.astype(dtype), size_waves.astype(dtype).reshape(t.shape[0], -1)], axis=-1)
             time = time + self.add_embedding(added)
@@ -128,7 +125,7 @@ class UNet(TimeEmbeddings):
     def __call__(
         self,
         x: Float[Array, "b h w i"],
-        t: int | float | Num[Array | np.ndarray, ...],
+        t: int | float | Num[Array | np.ndarray, "..."],
         context: Float[Array, "_ _ _"],
         level_features: Sequence[Array | None] | None = None,
         skip_residuals: Sequence[Array] | None = None,

@@ -26,8 +26,6 @@ Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's
 tap is called once, while tracing; values that it keeps must be returned from the same traced function.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Architecture of a denoising UNet in diffusers' options, and the shapes of the tensors that controls add to it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -129,18 +127,18 @@ class UNetConfig(EncoderConfig):
         yield len(self.up_block_types) == self.levels, "up_block_types has an entry per level"
 
     @classmethod
-    def sd15(cls) -> UNetConfig:
+    def sd15(cls) -> "UNetConfig":
         """Stable Diffusion 1.1 to 1.5: 859,520,964 parameters."""
         return cls()
 
     @classmethod
-    def sd21(cls) -> UNetConfig:
+    def sd21(cls) -> "UNetConfig":
         """Stable Diffusion 2.0 and 2.1 at 768 pixels (the base networks differ in `sample_size` 64 alone)."""
         heads = (5, 10, 20, 20)
         return cls(sample_size=96, cross_attention_dim=1024, attention_head_dim=heads, use_linear_projection=True)
 
     @classmethod
-    def sdxl(cls) -> UNetConfig:
+    def sdxl(cls) -> "UNetConfig":
         """SDXL's base: 2,567,463,684 parameters."""
         return cls(
             sample_size=128, block_out_channels=(320, 640, 1280), down_block_types=(DOWN_TYPES[1], *2 * DOWN_TYPES[:1]),
@@ -150,7 +148,7 @@ class UNetConfig(EncoderConfig):
         )  # fmt: skip
 
     @classmethod
-    def sdxl_refiner(cls) -> UNetConfig:
+    def sdxl_refiner(cls) -> "UNetConfig":
         """SDXL's refiner."""
         return cls(
             sample_size=128, block_out_channels=(384, 768, 1536, 1536),

@@ -9,8 +9,6 @@ Diffusion runs on *scaled latents*: `to_latents` and `from_latents` convert. 0.1
 the published weights. Do not run it in float16, which ends at 65504: the decoder's activations exceed that.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -62,12 +60,12 @@ class VAEConfig(JsonConfig):
         yield fits, "norm_num_groups divides block_out_channels"
 
     @classmethod
-    def sd(cls) -> VAEConfig:
+    def sd(cls) -> "VAEConfig":
         """Stable Diffusion 1.x and 2.x: 83,653,863 parameters."""
         return cls()
 
     @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> VAEConfig:
+    def from_json(cls, mapping: Mapping[str, Any]) -> "VAEConfig":
         for key, supported in (("down_block_types", DOWN_TYPE), ("up_block_types", UP_TYPE)):
             types = mapping.get(key, ())
             for found in types if isinstance(types, list | tuple) else [types]:
@@ -100,7 +98,7 @@ class Posterior(NamedTuple):
         """The most probable latents."""
         return self.mean
 
-    def sample(self, noise: PRNGKeyArray | Float[Array, ...]) -> Float[Array, "b h w c"]:
+    def sample(self, noise: PRNGKeyArray | Float[Array, "..."]) -> Float[Array, "b h w c"]:
         """Latents drawn with a key (`jax.random.key`), or with given standard normal numbers of the latents' shape."""
         if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
             noise = jax.random.normal(noise, self.mean.shape, self.mean.dtype)

@@ -17,8 +17,6 @@ fold_in(key, 1 + i). So an image does not change with its batch, its place in th
 single key for a batch is split into fold_in(key, 0), fold_in(key, 1), ... for its images.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -100,7 +98,7 @@ class Sampler:
     options: tuple[tuple[str, Any], ...] = ()  # chosen keyword arguments of `planner`, sorted
     runs_on: type = Schedule  # class of the schedule it needs
 
-    def with_options(self, **options: Any) -> Sampler:
+    def with_options(self, **options: Any) -> "Sampler":
         """The same sampler with other defaults."""
         known = [name for name, p in inspect.signature(self.planner).parameters.items() if p.kind is p.KEYWORD_ONLY]
         unknown = sorted(set(options) - set(known))

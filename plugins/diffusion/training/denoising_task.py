@@ -16,8 +16,6 @@ Batches hold
     states                         b n d: a frozen text encoder's output, computed once
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
@@ -164,14 +162,19 @@ class DenoisingTask(Checked):
 
     def forward(self, params: Params, batch: Batch, context: Context) -> Denoised:
         """The network's prediction for each example at one timestep."""
-        draw, shift, noise_key = jax.random.split(context.key, 3)
-        clean = latents_of(self.autoencoder, batch, context.frozen, draw)
-        t = spread_timesteps(shift, len(clean), self.schedule.num_train_timesteps, self.timesteps)
-        noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
-        noisy, target = (f(self.schedule, clean, noise, t) for f in (add_noise, training_target))
+        noisy, target, t = self.noised(self.autoencoder, batch, context)
         unet = nnx.merge(self.graphs["unet"], params["unet"])
         prediction = unet(noisy.astype(self.dtype), t, self.states(params, batch), remat=self.remat)
         return Denoised(prediction.astype(jnp.float32), target, self.weights(t), t)
+
+    def noised(self, autoencoder: Autoencoder | None, batch: Batch, context: Context) -> tuple[Array, Array, Array]:
+        """Noisy latents `b h w c`, the target of their prediction and their timesteps `b`."""
+        draw, shift, noise_key = jax.random.split(context.key, 3)
+        clean = latents_of(autoencoder, batch, context.frozen, draw)
+        t = spread_timesteps(shift, len(clean), self.schedule.num_train_timesteps, self.timesteps)
+        noise = jax.random.normal(noise_key, clean.shape, clean.dtype)
+        noisy, target = (f(self.schedule, clean, noise, t) for f in (add_noise, training_target))
+        return noisy, target, t
 
     def weights(self, t: Int[Array, " b"]) -> Float[Array, " b"]:
         """Weights of the squared errors at timesteps t."""
