@@ -136,8 +136,12 @@ def check_fields(kind: type, values: Mapping[str, Any]) -> None:
 
 @functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """The types of the fields that a dataclass is made of."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    """The types of the fields that a dataclass is made of. Raises TypeError for one that only a type checker knows."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except (NameError, AttributeError) as error:
+        where = f"{kind.__module__}.{kind.__qualname__}"
+        raise TypeError(f"the type of a field of {where}: {error}; import it where the program runs too") from error
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 

@@ -144,7 +144,7 @@ class ExactEngine:
         local = jax.local_devices()
         self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
-        self._place(NO_ROWS, 1)
+        self._place(NO_ROWS, 0)
         self._version = 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
@@ -161,7 +161,7 @@ class ExactEngine:
         if same and behind and len(changed) <= FEW:
             self._put(rows, at, changed, added)
         else:
-            self._place(NO_ROWS, 1)  # beside the keys that were there the new ones may not fit
+            self._place(NO_ROWS, 0)  # beside the keys that were there the new ones may not fit
             self._place(rows, sources)
         self._version = version
 
