@@ -177,6 +177,8 @@ class TwoTowerAssistant:
     ) -> Evidence:
         """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
         was found. Raises as `Assistant.ask`, and without a memory."""
+        if image is None and not question.strip():
+            raise ValueError("neither an image nor a question: give one, or both")
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
         items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]

@@ -69,7 +69,7 @@ def test_what_a_user_derives_keeps_its_lists_and_its_own_arguments():
 def test_a_type_that_only_a_type_checker_knows_is_named():
     @dataclass(frozen=True)
     class Mine:
-        price: "Decimal | None" = None  # type: ignore # noqa: F821
+        price: "Decimal | None" = None  # type: ignore
 
     text = refused(TypeError, hints_of, Mine)
     assert "Mine" in text and "Decimal" in text

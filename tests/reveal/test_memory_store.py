@@ -588,6 +588,11 @@ def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monk
     assert reader.reopen() and reader.search(drawn(1, seed=1)[1], k=1).ids[0, 0] == 25 and not placed
 
 
+def test_what_a_memory_is_built_of_may_hold_paths(tmp_path):
+    for path in (Path("a"), "a"):  # the second resumes
+        Builder(tmp_path / "m", LAYOUT, of={"path": path})
+
+
 def test_a_builds_first_mistake_leaves_the_folder_free(tmp_path):
     """Until a shard is whole there is nothing to resume, whether the build was refused or killed."""
     items, keys, values = drawn(5)

@@ -260,6 +260,10 @@ def test_sentences_that_may_be_quoted():
         assert sentences_of(Item("own", fields)) == sentences
 
 
+def test_nothing_is_no_question(assistant):
+    refused(ValueError, assistant.ask, None, " ", match="neither")
+
+
 def test_keys_keep_modalities_apart(assistant):
     memory, dim = assistant.memory, assistant.config.projection_dim
     rows = memory.rows()
