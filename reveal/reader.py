@@ -9,8 +9,6 @@ A `ReadItem` turns items into the network's input, {"tokens", "image", "has_imag
 Everything is computed in batches of one size, so that each function compiles once for any number of rows.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial

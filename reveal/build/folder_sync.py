@@ -8,8 +8,6 @@ checksum is another; the items of each source are compared by themselves, so the
 folders are watched, a checksum is computed again where a file's size or time is another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math

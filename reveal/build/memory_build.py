@@ -13,8 +13,6 @@ sources, another network or tokenizer, and data in which other items come, or an
 only the ids are compared. What is added to a memory is there whole, as one version more, or not at all.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
 """`reveal convert`: published weights -> a weights file of ours, from which training starts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

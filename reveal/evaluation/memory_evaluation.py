@@ -20,8 +20,6 @@ evaluation's own images by more. So a score is printed with both, as the files d
     facts (4,000 items: wiki 3,000, web 1,000; version 3, encoder 1f0c..., contents 9ab2...)
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

@@ -20,8 +20,6 @@ The network computes in the type of its parameters. Keys, queries, scores and lo
 is for training (`layers.Mode`): activations that are recomputed for the gradient, dropout.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 

@@ -10,8 +10,6 @@ layers; fusion, query head and key head have its upper ones (scenic's `load_text
 published network has stays at random: the ViT's head to T5's width, the projection of keys, the value head, the gate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Weight files of a REVEAL network, which carry their own config."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

@@ -15,8 +15,6 @@ any. An item's fields are
 name. Markdown, HTML and PDF need the extra `documents`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -16,8 +16,6 @@ there were no file. `image_id` may say what the image is called elsewhere, for t
 may end in .gz. Lines with NaN or Infinity are no JSON.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -25,8 +25,6 @@ A comma begins an option only where a name and an equals sign follow, so paths m
 what its default is: a number, true or false, else a text. `leave_out` may be given several times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import logging

@@ -15,8 +15,6 @@ calls on the host (`memory/engines/engine.py`): an approximate index of FAISS, o
 It gets every version of the keys when that comes into use, with no step running, and training waits for it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from collections.abc import Callable, Sequence

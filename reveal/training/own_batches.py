@@ -32,8 +32,6 @@ state. Questions are in RAM; their images are read when needed. A damaged one is
 takes its place, unless `strict`.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import weakref

@@ -15,8 +15,6 @@ gold item's. An optional `permutation` of the vocabulary, per row, is applied to
 (`device_memory.permuted`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

@@ -24,8 +24,6 @@ Ties: the smaller row wins at every stage, because `lax.top_k` prefers the small
 rows before they are sorted, and earlier blocks and devices come first. Rows lie in the order of ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -15,8 +15,6 @@ are too few for its kind (`FEWEST`) is searched exactly. `update` builds anew th
 Equal scores at the edge of the k best may fall either way: FAISS decides. The extra `faiss` installs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

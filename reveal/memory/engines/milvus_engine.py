@@ -18,8 +18,6 @@ A server that cannot be reached, does not answer in a minute, or refuses, is a C
 `milvus` installs the client and milvus-lite.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib
