@@ -257,6 +257,8 @@ def items_to_find(memory: Memory | None, k: int | None, default: int, sources: S
         raise ValueError("there is no memory to search: name one, or ask with k=0")
     memory.reopen()
     counts = memory.sources
+    if sources is not None and not len(sources):
+        raise ValueError(f"no source is named to search in: name some of {', '.join(counts)}")
     for name in sources or ():
         memory.layout.number(name)
     available = sum(counts[name] for name in set(sources or counts))

@@ -90,7 +90,6 @@ def name_of(target: Callable[..., Any]) -> str:
 
 
 def _resolve(path: str, name: str) -> Any:
-    """The object at a dotted path."""
     names = (HOME + path if path.startswith(("common.", "plugins.")) else path).split(".")
     for count in range(len(names) - 1, 0, -1):
         module = ".".join(names[:count])

@@ -99,24 +99,21 @@ class Memory(Snapshot):
 
         return self.of_one_version(found)
 
+    # Reads of the base class, also when another program has removed the files that were open:
+
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
-        """As `Snapshot.items`, also when another program has removed the files that were open."""
         return self.of_one_version(super().items, ids)
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
-        """As `Snapshot.keys` and `items`."""
         return self.of_one_version(super().keys, ids)
 
     def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
-        """As `Snapshot.values` and `items`."""
         return self.of_one_version(super().values, ids)
 
     def rows(self) -> Rows:
-        """As `Snapshot.rows` and `items`."""
         return self.of_one_version(super().rows)
 
     def verify(self) -> None:
-        """As `Snapshot.verify` and `items`."""
         self.of_one_version(super().verify)
 
     def reopen(self) -> bool:

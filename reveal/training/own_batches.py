@@ -198,7 +198,6 @@ class OwnDataConfig(Batched):
 
     @functools.cached_property
     def _readable(self) -> Readable:
-        """The questions and their images."""
         questions = self.usable_questions
 
         def read(number: int) -> tuple[Question, UInt8[np.ndarray, "h w 3"]]:

@@ -166,7 +166,6 @@ class ExactEngine:
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine.search`."""
         width = self.index.keys.shape[1]
         queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
         b = len(queries)
