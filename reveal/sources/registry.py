@@ -147,8 +147,13 @@ class Items(Reading):
         "karpathy": Format(coco.karpathy_by_number, "required", "coco"),
     }
 
+    @property
+    def source(self) -> str:
+        """Name of the items' source, where the data names none."""
+        return str(self.options.get("source", self.READERS[self.reader].source))
+
     def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | None:
-        return as_item(record, common["source"], common.get("first_id", 0), skips)
+        return as_item(record, self.source, common.get("first_id", 0), skips)
 
 
 @dataclasses.dataclass(frozen=True)
