@@ -32,6 +32,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from common.nn.init import split
 from reveal import pretrained
 from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
@@ -115,8 +116,7 @@ class Assistant:
 
     def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
         self.model, self.processor, self.memory = model, processor, memory
-        graph, state = nnx.split(model)
-        self._params = nnx.to_pure_dict(state)
+        graph, self._params = split(model)
         self._encode_query, self._answer, self._view_vectors = _compiled(
             graph, sum(x.size for x in jax.tree.leaves(self._params))
         )

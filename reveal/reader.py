@@ -233,7 +233,7 @@ def best_view(
 
 def reader_fingerprint(model: Reveal) -> str:
     """Identifies the network that made a memory's keys."""
-    return fingerprint(nnx.to_pure_dict(nnx.state(model)))
+    return fingerprint(split(model)[1])
 
 
 def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:

@@ -123,7 +123,7 @@ class Refresh(NoRefresh):
     def start(self, step: int, params: Params, saved: Any = None) -> None:
         """Computes the first arrays, or takes those that `read` has found, with what was under way then."""
         about, restored = saved or (None, None)
-        if restored is None:
+        if about is None or restored is None:
             number = 0 if about is None else about["used"][0] + 1
             return self._swap(self._compute(number, step, self._snapshot(params)), step, params)
         self.current = Version(*about["used"][:3], arrays=restored["used"])

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from common.io.flax_files import INDEX, read_flax
 from common.io.tensor_files import about, open_folder, read_json
-from common.nn.init import blank, init_params
+from common.nn.init import blank, init_params, split
 from common.nn.json_config import check_supported
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
@@ -219,7 +218,7 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
     theirs = dataclasses.replace(parts.reveal.config, prior=config.prior, bos=config.bos)
     if theirs != config:
         raise ValueError(f"{paths[0]} holds {theirs}, the task asks for {config}: set task.network to the file's")
-    return nnx.to_pure_dict(nnx.state(parts.reveal))
+    return split(parts.reveal)[1]
 
 
 def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:
