@@ -134,10 +134,19 @@ def check_fields(kind: type, values: Mapping[str, Any]) -> None:
             raise Refused(f"{name} is {value!r}: give {text}")
 
 
+def stated_types(owner: Any) -> dict[str, Any]:
+    """The types that a class or function states. Raises TypeError for one that only a type checker knows."""
+    try:
+        return typing.get_type_hints(owner, include_extras=True)
+    except (NameError, AttributeError) as error:
+        where = f"{owner.__module__}.{owner.__qualname__}"
+        raise TypeError(f"a type in {where}: {error}; import it where the program runs too") from error
+
+
 @functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """The types of the fields that a dataclass is made of."""
-    hints = typing.get_type_hints(kind, include_extras=True)
+    """The types of the fields that a dataclass is made of. Raises as `stated_types`."""
+    hints = stated_types(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 

@@ -32,6 +32,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
+from common.nn.init import split
 from reveal import pretrained
 from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
@@ -115,8 +116,7 @@ class Assistant:
 
     def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
         self.model, self.processor, self.memory = model, processor, memory
-        graph, state = nnx.split(model)
-        self._params = nnx.to_pure_dict(state)
+        graph, self._params = split(model)
         self._encode_query, self._answer, self._view_vectors = _compiled(
             graph, sum(x.size for x in jax.tree.leaves(self._params))
         )
@@ -257,6 +257,8 @@ def items_to_find(memory: Memory | None, k: int | None, default: int, sources: S
         raise ValueError("there is no memory to search: name one, or ask with k=0")
     memory.reopen()
     counts = memory.sources
+    if sources is not None and not len(sources):
+        raise ValueError(f"no source is named to search in: name some of {', '.join(counts)}")
     for name in sources or ():
         memory.layout.number(name)
     available = sum(counts[name] for name in set(sources or counts))

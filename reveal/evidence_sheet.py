@@ -9,8 +9,6 @@ A row has the item's image, its id, source and text, and three bars:
 Letters are drawn without their accents, which Pillow's font lacks, as it lacks all but Latin ones.
 """
 
-from __future__ import annotations
-
 import textwrap
 import unicodedata
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Paths of weights and memories: the shipped ones (`reveal/weights/countries/`), or a user's. Needs no JAX."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from common.weights.shipped import Shipped

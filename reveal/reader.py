@@ -9,8 +9,6 @@ A `ReadItem` turns items into the network's input, {"tokens", "image", "has_imag
 Everything is computed in batches of one size, so that each function compiles once for any number of rows.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -235,7 +233,7 @@ def best_view(
 
 def reader_fingerprint(model: Reveal) -> str:
     """Identifies the network that made a memory's keys."""
-    return fingerprint(nnx.to_pure_dict(nnx.state(model)))
+    return fingerprint(split(model)[1])
 
 
 def layout_of(model: Reveal, sources: Sequence[str]) -> Layout:

@@ -38,7 +38,7 @@ from flax import nnx
 from jaxtyping import Float, Int
 
 from common.io.files import require_file
-from common.nn.init import blank
+from common.nn.init import blank, split
 from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
 from common.weights.two_tower_files import load_two_towers
@@ -85,8 +85,8 @@ class T5Reader:
         rows = np.stack([self._prompt(question, texts) for texts in kept])
         tokens = np.asarray(self.model.generate(rows[:1], decoding).tokens)
         inputs = np.concatenate([np.full((1, 1), PAD, np.int32), tokens[:, :-1]], axis=1)
-        graph, state = nnx.split(self.model)
-        logits = call(graph, "logits", nnx.to_pure_dict(state), rows, np.repeat(inputs, len(rows), axis=0))
+        graph, params = split(self.model)
+        logits = call(graph, "logits", params, rows, np.repeat(inputs, len(rows), axis=0))
         per_token = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[..., 0]
         likely = np.where(tokens == PAD, 0, per_token).sum(axis=1)
         return self.tokenizer.decode(tokens[0]), float(likely[0]), likely[1:] - likely[0]
@@ -114,8 +114,7 @@ class TwoTowerAssistant:
     ):
         self.processor, self.memory, self.t5 = processor, memory, reader
         self.config = towers.config
-        self._graph, state = nnx.split(towers)
-        self._params = nnx.to_pure_dict(state)
+        self._graph, self._params = split(towers)
         self._scale = float(np.exp(np.ravel(towers.logit_scale[...])[0]))
         self._fingerprint = fingerprint(self._params)
         self._keywords: Keywords | None = None
@@ -177,6 +176,8 @@ class TwoTowerAssistant:
     ) -> Evidence:
         """Answers from the k best items (4); `decoding` is the reader's, and the gate the share of each source in what
         was found. Raises as `Assistant.ask`, and without a memory."""
+        if image is None and not question.strip():
+            raise ValueError("neither an image nor a question: give one, or both")
         memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
         items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]

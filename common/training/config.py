@@ -20,7 +20,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from common.checked import Refused, hints_of, wanted
+from common.checked import Refused, hints_of, stated_types, wanted
 from common.nn.json_config import suits
 from common.training import renamed
 
@@ -75,7 +75,7 @@ def locate(path: str, name: str, packages: Collection[str] | None = None) -> tup
     target = _resolve(path, name)
     kind = target if isinstance(target, type) else getattr(target, "__self__", None)  # of a preset: its class
     kind = kind if isinstance(kind, type) else None
-    made = kind or (inspect.isfunction(target) and inspect.get_annotations(target, eval_str=True).get("return"))
+    made = kind or (inspect.isfunction(target) and stated_types(target).get("return"))
     if not isinstance(made, type) or not (kind or dataclasses.is_dataclass(made)):
         raise ValueError(f"{refused}give a class, a classmethod, or a function that is annotated to return a dataclass")
     package = name_of(kind or target).split(".")[0]
@@ -90,7 +90,6 @@ def name_of(target: Callable[..., Any]) -> str:
 
 
 def _resolve(path: str, name: str) -> Any:
-    """The object at a dotted path."""
     names = (HOME + path if path.startswith(("common.", "plugins.")) else path).split(".")
     for count in range(len(names) - 1, 0, -1):
         module = ".".join(names[:count])

@@ -24,7 +24,7 @@ import dataclasses
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent import futures
 from functools import partial
 from typing import Any
@@ -71,7 +71,8 @@ class NoRefresh:
 
     arrays: Any = None
 
-    def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None: ...
+    def read(self, step: int, params: Params, checkpoints: Checkpoints) -> Any: ...
+    def start(self, step: int, params: Params, saved: Any = None) -> None: ...
     def after_step(self, step: int, params: Params) -> None: ...
     def check(self) -> None: ...
     def close(self) -> None: ...
@@ -101,13 +102,38 @@ class Refresh(NoRefresh):
     def arrays(self) -> Any:  # type: ignore[override]
         return self.current.arrays
 
-    def start(self, step: int, params: Params, checkpoints: Checkpoints) -> None:
-        """Computes the first arrays, or reads those of the checkpoint that the run resumes at `step`."""
-        about = checkpoints.refresh(step) if step else None
-        if about is not None and about["shapes"] is not None and self.config.lag is not None:
-            return self._restore(about, step, params, checkpoints)
-        number = 0 if about is None else about["used"][0] + 1
-        self._swap(self._compute(number, step, self._snapshot(params)), step, params)
+    def read(self, step: int, params: Params, checkpoints: Checkpoints) -> Any:
+        """What the checkpoint of `step` says about the versions, and their arrays; None for what it does not have."""
+        about = checkpoints.refresh(step)
+        if about is None or about["shapes"] is None or self.config.lag is None:
+            return about, None
+
+        def shape(leaf: list) -> jax.ShapeDtypeStruct:
+            *sizes, dtype = leaf
+            return jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype), sharding=by_rows(self.mesh, sizes))
+
+        arrays = jax.tree.map(shape, about["shapes"], is_leaf=lambda x: isinstance(x, list))
+        target = {"used": arrays}
+        if about["coming"] is not None:
+            whole = replicated(self.mesh)
+            snapshot = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), params)
+            target |= {"snapshot": snapshot} if about["coming"][2] is None else {"coming": arrays}
+        return about, checkpoints.arrays(step, target)
+
+    def start(self, step: int, params: Params, saved: Any = None) -> None:
+        """Computes the first arrays, or takes those that `read` has found, with what was under way then."""
+        about, restored = saved or (None, None)
+        if about is None or restored is None:
+            number = 0 if about is None else about["used"][0] + 1
+            return self._swap(self._compute(number, step, self._snapshot(params)), step, params)
+        self.current = Version(*about["used"][:3], arrays=restored["used"])
+        self._update_host(params)
+        coming = about["coming"]
+        if coming is not None and coming[2] is None:
+            self._begin(coming[1], restored["snapshot"])
+        elif coming is not None:
+            self.pending = Pending(coming[1], None)
+            self.pending.version.set_result(Version(*coming[:3], arrays=restored["coming"]))
 
     def after_step(self, step: int, params: Params) -> None:
         """Swaps arrays and begins the next refresh, if they are due."""
@@ -157,28 +183,6 @@ class Refresh(NoRefresh):
             log.info("the refresh of step %d is not done; the run ends without it", step)
         elif error is not None:
             log.warning("the refresh of step %d failed: %s: %s", step, type(error).__name__, error)
-
-    def _restore(self, about: Mapping[str, Any], step: int, params: Params, checkpoints: Checkpoints) -> None:
-        """The arrays of a checkpoint, with those that were under way when it was written."""
-
-        def shape(leaf: list) -> jax.ShapeDtypeStruct:
-            *sizes, dtype = leaf
-            return jax.ShapeDtypeStruct(tuple(sizes), jnp.dtype(dtype), sharding=by_rows(self.mesh, sizes))
-
-        arrays = jax.tree.map(shape, about["shapes"], is_leaf=lambda x: isinstance(x, list))
-        used, coming, target = about["used"], about["coming"], {"used": arrays}
-        if coming is not None:
-            whole = replicated(self.mesh)
-            snapshot = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole), params)
-            target |= {"snapshot": snapshot} if coming[2] is None else {"coming": arrays}
-        restored = checkpoints.arrays(step, target)
-        self.current = Version(*used[:3], arrays=restored["used"])
-        self._update_host(params)
-        if coming is not None and coming[2] is None:
-            self._begin(coming[1], restored["snapshot"])
-        elif coming is not None:
-            self.pending = Pending(coming[1], None)
-            self.pending.version.set_result(Version(*coming[:3], arrays=restored["coming"]))
 
     def _swap_if_due(self, step: int, params: Params) -> None:
         if self.pending is None:

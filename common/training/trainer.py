@@ -104,22 +104,21 @@ def train(
     frozen = place(frozen, shardings(mesh, frozen, rules))
     refresh = make_refresh(task, mesh, frozen)
 
-    def resume(step: int) -> tuple[int, TrainState]:
+    def resume(step: int) -> tuple[int, TrainState, Any]:
         state, position = checkpoints.restore(step, target)
         batches.set_state(position)
-        refresh.start(step, state.params, checkpoints)
-        log.info("resumed %s at step %d", folder, step)
-        return step, state
+        return step, state, refresh.read(step, state.params, checkpoints)
 
     if (resumed := checkpoints.newest_whole(resume)) is not None:
-        start, state = resumed
+        start, state, arrays = resumed
         if start > config.steps:
             raise ValueError(f"trainer.steps is {config.steps}: {folder} is at step {start}; give that or more")
+        log.info("resumed %s at step %d", folder, start)
     else:
         pure = partial(init_state, task, tx, optim)
         init = jax.jit(pure, out_shardings=state_sharding, compiler_options=COMPILE_FAST)
-        start, state = 0, init(traced_seed, task.start())
-        refresh.start(start, state.params, checkpoints)
+        start, state, arrays = 0, init(traced_seed, task.start()), None
+    refresh.start(start, state.params, arrays)
 
     # 3. The step, compiled once; it donates the memory of the old state to the new one. Only compiling may move arrays
     # to the device, constants of the program.

@@ -8,8 +8,6 @@ checksum is another; the items of each source are compared by themselves, so the
 folders are watched, a checksum is computed again where a file's size or time is another.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import math
@@ -48,11 +46,11 @@ class Follower:
         written: list[int] = []
         with memory.changing() as change:
             known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
-            followed = {_source(source) for source in self.sources}
+            followed = {source.source for source in self.sources}
             there: dict[Key, int] = {}
             for source in self.sources:
                 for file, checksum in documents.checksums(Path(source.path)):
-                    there[_source(source), file] = checksum
+                    there[source.source, file] = checksum
             renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
             old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
             deleted = [number for key in old for number in known[key][1]]
@@ -73,7 +71,7 @@ class Follower:
 
     def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:
         for source in self.sources:
-            only = {file for name, file in names if name == _source(source)}
+            only = {file for name, file in names if name == source.source}
             with contextlib.suppress(Empty):  # all its files were deleted meanwhile
                 yield from (dataclasses.replace(item, id=None) for item in source.read(skips, only=only))
 
@@ -115,7 +113,3 @@ def _origins(memory: Memory) -> dict[Key, tuple[int, list[int]]]:
 
 def _key(item: Item) -> Key:
     return item.source, str(item.fields["from"]["file"])
-
-
-def _source(source: Items) -> str:
-    return str(source.options.get("source", "own"))

@@ -13,8 +13,6 @@ sources, another network or tokenizer, and data in which other items come, or an
 only the ids are compared. What is added to a memory is there whole, as one version more, or not at all.
 """
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import itertools
@@ -183,7 +181,7 @@ class Encoder:
         row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)
 
-    def batches(self, items: Iterable[Item], total: int | None, done: int = 0) -> Iterator[Batch]:
+    def batches(self, items: Iterable[Item], total: int | None = None, done: int = 0) -> Iterator[Batch]:
         """Of `BATCH` items each; the next one is prepared meanwhile.
 
         With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
@@ -206,9 +204,9 @@ class Encoder:
                 bar.update(len(stored))
                 before = 0
 
-    def shards(self, items: Iterable[Item], total: int | None = None) -> Iterator[Batch]:
+    def shards(self, items: Iterable[Item]) -> Iterator[Batch]:
         """`batches`, joined to the shards that are added to a memory."""
-        batches = self.batches(items, total)
+        batches = self.batches(items)
         while group := list(itertools.islice(batches, CHANGE // BATCH)):
             stored, keys, values = zip(*group, strict=True)
             yield list(itertools.chain(*stored)), np.concatenate(keys), np.concatenate(values)

@@ -11,8 +11,6 @@
 is also the encoded one, so that encoding a memory again with the same network gives the same keys.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import io
 from collections.abc import Iterator, Sequence

@@ -49,9 +49,7 @@ def build(command: commands.Build) -> None:
         target = _beside(folder)
     names = split_names(command.names)
     if encoder is not None:
-        default = {source.reader: source.READERS[source.reader].source for source in sources}
-        given = (str(source.options.get("source", default[source.reader])) for source in sources)
-        names = names or list(dict.fromkeys(given))
+        names = names or list(dict.fromkeys(source.source for source in sources))
     assistant = load_assistant(command, names=names)
 
     from reveal.build import memory_build
@@ -112,7 +110,7 @@ def watch(command: commands.Watch) -> None:
     for source in sources:
         if Path(source.path).is_file():
             raise ValueError(f"{source.path} is a file, and folders are followed: add it with `reveal add`")
-        memory.layout.number(str(source.options.get("source", "own")))
+        memory.layout.number(source.source)
     assistant = load_assistant(command, memory)
 
     from reveal.build import folder_sync
@@ -158,11 +156,10 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
             name = source or Path(one.path).resolve().name
             options = {"words": most_words, "overlap": most_words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
-            others = (other for other in sources if other.reader == "documents")
-            same = next((other for other in others if other.options["source"] == options["source"]), None)
+            same = next((other for other in sources if (other.reader, other.source) == (one.reader, one.source)), None)
             if same is not None and source is None:
                 raise ValueError(
-                    f"{same.path} and {one.path} are both source {options['source']!r}, and files of one name would be"
+                    f"{same.path} and {one.path} are both source {one.source!r}, and files of one name would be"
                     f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
                 )
         sources.append(one)

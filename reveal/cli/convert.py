@@ -1,7 +1,5 @@
 """`reveal convert`: published weights -> a weights file of ours, from which training starts."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 
@@ -22,13 +20,13 @@ def convert(command: commands.Convert) -> None:
 
     setup()
     import jax
-    from flax import nnx
 
+    from common.nn.init import split
     from reveal.network import published, weights
 
     parts = published.read_published(sources)
     if parts.reveal is not None:
-        config, params, drawn = parts.reveal.config, nnx.to_pure_dict(nnx.state(parts.reveal)), []
+        config, params, drawn = parts.reveal.config, split(parts.reveal)[1], []
     else:
         if parts.t5 is None:
             raise ValueError(f"{sources[0]} has no T5, which texts need: reveal convert T5 {sources[0]} {target}")

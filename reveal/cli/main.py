@@ -17,8 +17,6 @@ User errors are one line on stderr and exit code 2. `--json` prints one JSON obj
 is a dataclass of its options in `commands.py`, a function that takes it, and a line in COMMANDS.
 """
 
-from __future__ import annotations
-
 import sys
 
 from common import terminal

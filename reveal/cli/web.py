@@ -4,8 +4,6 @@ and the same question asked again.
 It runs what `reveal ask` and `reveal add --edit` run. Edits go into a copy of the memory, one for each browser.
 """
 
-from __future__ import annotations
-
 import base64
 import copy
 import io

@@ -19,8 +19,6 @@ published one goes by its name. A further benchmark is a subclass of `Benchmark`
 (configs/evaluation/reveal_sets.yaml).
 """
 
-from __future__ import annotations
-
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

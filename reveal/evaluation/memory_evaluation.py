@@ -20,8 +20,6 @@ evaluation's own images by more. So a score is printed with both, as the files d
     facts (4,000 items: wiki 3,000, web 1,000; version 3, encoder 1f0c..., contents 9ab2...)
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools
@@ -41,6 +39,7 @@ from common.checked import Named, NotNegative, Positive
 from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.score_table import markdown
 from common.weights.model_file import Metadata
+from reveal import pretrained
 from reveal.assistant import MOST_READ, Assistant, items_to_find, text_of
 from reveal.evaluation.benchmarks import Benchmark, Example
 from reveal.memory.engines.engine import engine_of
@@ -173,7 +172,7 @@ class SetsEvaluation(Evaluation):
     """Scores a network and its memory on benchmarks; the fields are its settings."""
 
     sets: Named[Benchmark]  # by name
-    memory: str | None = None  # a folder built with these weights (`reveal build`); None: answers without one
+    memory: str | None = None  # a folder built with these weights, or a shipped name; None: answers without one
     k: NotNegative | None = None  # items to read; None: as many as in training, else 4
     sources: Sequence[str] | None = None  # names of those to search; None: all
     engine: str = "exact"  # as in `memory.engines.engine.engine_of`
@@ -220,15 +219,15 @@ class SetsEvaluation(Evaluation):
     def _load(self, weights: str) -> tuple[Assistant, int, Row, dict[str, str]]:
         """The network with its memory, how many items it reads, and the provenance of both: for results.json, and as
         lines."""
-        file = files.file_of(weights)
+        file = pretrained.weights(weights)
         model, header = files.load_with_metadata(file)
         encoder, memory = reader_fingerprint(model), None
         record = provenance(weights) | {"device": jax.devices()[0].device_kind, "memory": None}
         record["weights"], line = weights_provenance(file, header, encoder)
         about = {"weights": line, "memory": "none"}
         if self.memory is not None:
-            memory = Memory.load(self.memory, encoder=encoder)
-            memory.engine = engine_of(self.engine, self.memory)  # after the check, for it may be remote
+            memory = Memory.load(pretrained.memory(self.memory), encoder=encoder)
+            memory.engine = engine_of(self.engine, memory.folder)  # after the check, for it may be remote
             record["memory"], about["memory"] = memory_provenance(str(self.memory), memory)
         names = tuple(self.names) or (() if memory is None else memory.layout.sources)
         assistant = Assistant(model, processor_of(file, model.config, header, self.tokenizer, names), memory)
@@ -285,7 +284,8 @@ def retrieval(memory: Memory, answered: Sequence[tuple[Example, Prediction]], k:
         ranked, gold_items = [items for items, _ in pairs], [[gold] for _, gold in pairs]
         recall = {f"recall@{n}": recall_at_k(ranked, gold_items, n) for n in dict.fromkeys((1, k))}
         scores[group] = {"questions": float(len(pairs)), **recall, "MRR": mrr(ranked, gold_items)}
-    if rest := [pair for gold, pair in zip(golds, answered, strict=True) if gold not in sources]:
+    unnamed = (pair for gold, pair in zip(golds, answered, strict=True) if gold not in sources)
+    if rest := [pair for pair in unnamed if pair[0].references]:  # InfoSeek's numbers may have a range alone
         texts = [[text_of(item) for item in memory.items(np.array(one.items, np.int64))] for _, one in rest]
         answers = [one.references for one, _ in rest]
         recall = {f"PRRecall@{n}": pr_recall_at_k(texts, answers, n) for n in dict.fromkeys((1, k))}

@@ -133,7 +133,7 @@ class Builder:
 
 def _begin(folder: Path, recipe: dict) -> Lock:
     """The lock on a folder in which this recipe is begun."""
-    path, text = folder / RECIPE, json.dumps(recipe, indent=1) + "\n"
+    path, text = folder / RECIPE, json.dumps(recipe, indent=1, default=str) + "\n"  # paths as texts
     _refuse_memory(folder)
     if not path.is_file():
         if folder.is_dir():

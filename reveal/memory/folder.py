@@ -100,8 +100,13 @@ class Lock:
 
 
 def bytes_on_disk(folder: Path) -> int:
-    """The size of all files in the folder and below."""
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    """The size of all files in the folder and below; other programs may remove some meanwhile."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += Path(place, name).stat().st_size
+    return size
 
 
 def remove_partial(folder: Path) -> None:

@@ -3,8 +3,6 @@
 It reads all texts into RAM when it is made, so it is for memories of up to `MOST` items. The library is bm25s.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

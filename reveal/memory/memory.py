@@ -36,8 +36,8 @@ from jaxtyping import Int
 
 from common.io.files import atomic_folder
 from reveal.memory.builder import Builder
-from reveal.memory.engines.engine import Engine, SearchResult
-from reveal.memory.folder import SHARD_NAME, Lock, remove_partial, shard_name
+from reveal.memory.engines.engine import Engine, Rows, SearchResult
+from reveal.memory.folder import ENCODER, SHARD_NAME, Lock, remove_partial, shard_name
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, Manifest, read_manifest, write_manifest
 from reveal.memory.shards import SHARD, Shard, new_shard, stored_rows
@@ -99,17 +99,22 @@ class Memory(Snapshot):
 
         return self.of_one_version(found)
 
+    # Reads of the base class, also when another program has removed the files that were open:
+
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
-        """As `Snapshot.items`, also when another program has removed the files that were open."""
         return self.of_one_version(super().items, ids)
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
-        """As `Snapshot.keys` and `items`."""
         return self.of_one_version(super().keys, ids)
 
     def values(self, ids: Sequence[int] | Int[np.ndarray, "*n"]) -> np.ndarray:
-        """As `Snapshot.values` and `items`."""
         return self.of_one_version(super().values, ids)
+
+    def rows(self) -> Rows:
+        return self.of_one_version(super().rows)
+
+    def verify(self) -> None:
+        self.of_one_version(super().verify)
 
     def reopen(self) -> bool:
         """Opens the version on the disk; returns whether another program has changed it. Raises as the constructor."""
@@ -195,6 +200,8 @@ class Memory(Snapshot):
         with atomic_folder(folder, durable=True) as temporary:
             shards = self._rewrite(temporary, self.layout, self.version, None)
             write_manifest(temporary, dataclasses.replace(self.manifest, shards=tuple(one.info for one in shards)))
+            if (self.folder / ENCODER).is_file():
+                shutil.copyfile(self.folder / ENCODER, temporary / ENCODER)
 
     def _renew(self, layout: Layout, encode: Encode | None) -> None:
         """The next version from the live items alone."""

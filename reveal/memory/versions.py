@@ -13,8 +13,6 @@ A change is items in shards that no manifest names yet, and the ids of those to 
 Each call writes a shard, so a change of any size takes the RAM of one call.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from pathlib import Path

@@ -18,8 +18,6 @@ version of the official script left the difficult questions out of the wrong one
 compared with these.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ The probabilities are sorted and divided into groups of equal size, so that no g
 & O'Connor, EMNLP 2015, "adaptive"); groups of equal width are mostly empty where most answers are sure.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from jaxtyping import Bool, Float
 

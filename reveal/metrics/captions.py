@@ -29,8 +29,6 @@ ones, and their F with beta = 1.2.
 runs on a server); "all" is therefore no mean of the three.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections import Counter

@@ -16,8 +16,6 @@ answer is equivalent, wherever exact match says no, lists too. It is not part of
 never above the published kind: report them as "exact match", and compare them with exact match only.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Sequence

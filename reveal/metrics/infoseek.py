@@ -22,8 +22,6 @@ where one of the two has no question. An accuracy of 0 counts as 1e-14, so the s
 papers print 100 times these, and round before the mean is taken.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections.abc import Sequence

@@ -27,8 +27,6 @@ smileys, telephone numbers in brackets, HTML entities, file names and versions w
 before a new sentence, a full stop before a comma ("cat., dog").
 """
 
-from __future__ import annotations
-
 import re
 
 DROPPED = frozenset("'-.?!,:;")

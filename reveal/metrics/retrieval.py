@@ -16,8 +16,6 @@ Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; als
 if an answer is a substring, in lower case. It flatters: "art" is found in "party", and "no" almost everywhere.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any

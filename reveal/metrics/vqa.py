@@ -33,8 +33,6 @@ positions are compared.
 have to be stemmed in the same way; the stemmer affects the score, so state it too.
 """
 
-from __future__ import annotations
-
 import re
 import statistics
 from collections.abc import Iterable, Sequence

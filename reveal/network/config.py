@@ -37,7 +37,7 @@ class VitConfig(Checked):
     patch: Positive = 16  # side, in pixels
     image_size: Positive = 224  # side, in pixels; fixed by the position table
     # Of other published ViTs (`published_vit.py`), whose tokens are used without the class token:
-    activation: str = "gelu_pytorch_tanh"  # of the mlp, a name of `common.nn.transformer.ACTIVATIONS`
+    activation: Literal["quick_gelu", "gelu", "gelu_pytorch_tanh"] = "gelu_pytorch_tanh"  # of the mlp
     norm_eps: float = 1e-6
     class_token: bool = False  # that the patches attend to
     pre_norm: bool = False  # a layer norm before the first layer

@@ -22,8 +22,6 @@ under the softmax and is kept because published networks would have it. Three wa
 T5's relative positions span the whole sequence, so the order of the items matters slightly.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import jax

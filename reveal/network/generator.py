@@ -12,8 +12,6 @@ finished hypothesis stays in the beam as long as nothing beats it, compared at i
 decoding, where the penalty has no effect.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple

@@ -14,8 +14,6 @@ The value head has T5's decoder layers. Self-attention over the latents has no m
 positions, as in the reference; cross-attention has no positions. Any number of latents works.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

@@ -20,8 +20,6 @@ The network computes in the type of its parameters. Keys, queries, scores and lo
 is for training (`layers.Mode`): activations that are recomputed for the gradient, dropout.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import NamedTuple
 
@@ -40,6 +38,10 @@ from reveal.network.layers import PLAIN, Embedding, Linear, Mode
 from reveal.network.t5 import Decoder, Encoder
 from reveal.network.tower import Tower
 from reveal.network.vit import Vit
+
+Tokens = Int[Array | np.ndarray, "b i"] | None
+Images = Float[Array | np.ndarray, "b h w 3"] | None
+Present = Bool[Array | np.ndarray, " b"] | None  # rows with an image; None: all
 
 
 class States(NamedTuple):
@@ -84,15 +86,9 @@ class Reveal(nnx.Module):
         self.tower = None if config.tower is None else Tower(config.tower, config.vit.image_size, rngs=rngs)
 
     def encode(
-        self,
-        tokens: Int[Array | np.ndarray, "b i"] | None = None,
-        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
-        has_image: Bool[Array | np.ndarray, " b"] | None = None,
-        *,
-        mode: Mode = PLAIN,
+        self, tokens: Tokens = None, image: Images = None, has_image: Present = None, *, mode: Mode = PLAIN
     ) -> States:
-        """Both encoders; `has_image` None means all rows. Raises ValueError for neither tokens nor image, or another
-        size."""
+        """Both encoders. Raises ValueError for neither tokens nor image, or another size."""
         side = self.config.vit.image_size
         if tokens is None and image is None:
             raise ValueError("neither tokens nor image: a row has a text, an image or both")
@@ -112,12 +108,7 @@ class Reveal(nnx.Module):
         return States(jnp.concatenate(states, axis=1), jnp.concatenate(masks, axis=1))
 
     def encode_query(
-        self,
-        tokens: Int[Array | np.ndarray, "b i"] | None = None,
-        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
-        has_image: Bool[Array | np.ndarray, " b"] | None = None,
-        *,
-        mode: Mode = PLAIN,
+        self, tokens: Tokens = None, image: Images = None, has_image: Present = None, *, mode: Mode = PLAIN
     ) -> Query:
         """Questions; arguments as in `encode`."""
         states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
@@ -126,12 +117,7 @@ class Reveal(nnx.Module):
         return Query(states, mask, vector, self.gate(head), self._no_picture_score(vector))
 
     def encode_item(
-        self,
-        tokens: Int[Array | np.ndarray, "b i"] | None = None,
-        image: Float[Array | np.ndarray, "b h w 3"] | None = None,
-        has_image: Bool[Array | np.ndarray, " b"] | None = None,
-        *,
-        mode: Mode = PLAIN,
+        self, tokens: Tokens = None, image: Images = None, has_image: Present = None, *, mode: Mode = PLAIN
     ) -> Item:
         """Keys and values of items; arguments as in `encode`."""
         states, mask = self.encode(tokens, image, has_image, mode=mode.fold(0))
@@ -163,12 +149,7 @@ class Reveal(nnx.Module):
             return jnp.zeros(len(vectors))
         return self.config.tower.weight**0.5 * vectors[:, self.config.key_dim :] @ self.no_picture()
 
-    def _with_picture(
-        self,
-        vector: Float[Array, "b e"],
-        image: Float[Array | np.ndarray, "b h w 3"] | None,
-        has_image: Bool[Array | np.ndarray, " b"] | None,
-    ) -> Float[Array, "b v"]:
+    def _with_picture(self, vector: Float[Array, "b e"], image: Images, has_image: Present) -> Float[Array, "b v"]:
         """The heads' embedding, and the tower's where there is one (`tower.py`)."""
         if self.config.tower is None:
             return vector

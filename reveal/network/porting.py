@@ -6,8 +6,6 @@ which the reference has two kinds, its own layers' (`FusionEncoderLayer_0/LayerN
 (`layers_0/pre_mlp_layer_norm`), and its ViT has separate axes for heads and a convolution for patches.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ layers; fusion, query head and key head have its upper ones (scenic's `load_text
 published network has stays at random: the ViT's head to T5's width, the projection of keys, the value head, the gate.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,11 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
 
 from common.io.flax_files import INDEX, read_flax
 from common.io.tensor_files import about, open_folder, read_json
-from common.nn.init import blank, init_params
+from common.nn.init import blank, init_params, split
 from common.nn.json_config import check_supported
 from common.weights import porting
 from common.weights.porting import IDENTITY, OI_TO_IO, Entry, Tree
@@ -32,27 +29,23 @@ from common.weights.remote import local
 from reveal.network import weights
 from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
-from reveal.network.porting import DECODER, ENCODER, from_scenic, scenic_config
+from reveal.network.porting import DECODER, ENCODER, MLP, QKVO, from_scenic, scenic_config
 from reveal.network.published_vit import CONFIG, Arrays, PublishedVit, read_vit
+from reveal.network.t5 import BUCKETS, MAX_DISTANCE
 from reveal.network.t5_model import T5
 
 VISION_TYPES = ("vit", "clip", "siglip", "clip_vision_model", "siglip_vision_model")
 Flat = Mapping[str, Any]  # by our dotted names
 
 HF_LAYER = {
-    "attention.query": "layer.0.SelfAttention.q",
-    "attention.key": "layer.0.SelfAttention.k",
-    "attention.value": "layer.0.SelfAttention.v",
-    "attention.out": "layer.0.SelfAttention.o",
+    **{f"attention.{name}": f"layer.0.SelfAttention.{name[0]}" for name in QKVO},
     "attention_norm": "layer.0.layer_norm",
 }
-HF_MLP = {f"mlp.{name}": f"DenseReluDense.{name}" for name in ("wi_0", "wi_1", "wo")} | {"mlp_norm": "layer_norm"}
+HF_MLP = {f"mlp.{name}": f"DenseReluDense.{name}" for name in MLP} | {"mlp_norm": "layer_norm"}
 HF_ENCODER = HF_LAYER | {ours: f"layer.1.{theirs}" for ours, theirs in HF_MLP.items()}
 HF_DECODER = {
     **HF_LAYER,
-    **{
-        f"cross_{ours}": theirs.replace("0.Self", "1.EncDec") for ours, theirs in HF_LAYER.items() if "norm" not in ours
-    },
+    **{f"cross_attention.{name}": f"layer.1.EncDecAttention.{name[0]}" for name in QKVO},
     "cross_norm": "layer.1.layer_norm",
     **{ours: f"layer.2.{theirs}" for ours, theirs in HF_MLP.items()},
 }
@@ -64,6 +57,12 @@ HF_T5 = {
     "decoder.norm.scale": "decoder.final_layer_norm.weight",
     "decoder.logits.kernel": "lm_head.weight",
 }
+T5_FIELDS = (  # of config.json: the default, and the only value that is read
+    ("model_type", None, "t5"),
+    ("feed_forward_proj", "relu", "gated-gelu"),
+    ("relative_attention_num_buckets", BUCKETS, BUCKETS),
+    ("relative_attention_max_distance", MAX_DISTANCE, MAX_DISTANCE),
+)
 HF_SPARE = (  # of old files: copies of the table, and a table that no T5 reads
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
@@ -114,24 +113,17 @@ def read_t5(path: str | Path) -> PublishedT5:
     with about(path):
         if (path / CONFIG).is_file():
             fields = read_json(path / CONFIG)
-            check_supported("model_type", fields.get("model_type"), ("t5",))
-            check_supported("feed_forward_proj", fields.get("feed_forward_proj", "relu"), ("gated-gelu",))
-            check_supported("relative_attention_num_buckets", fields.get("relative_attention_num_buckets", 32), (32,))
-            check_supported(
-                "relative_attention_max_distance", fields.get("relative_attention_max_distance", 128), (128,)
-            )
+            for name, default, read in T5_FIELDS:
+                check_supported(name, fields.get(name, default), (read,))
             stored = {name: x for name, x in open_folder(path).items() if name not in HF_SPARE}
             name_of, transposed = hf_name, True
         else:
             stored, name_of, transposed = read_flax(path), t5x_name, False
         config = _t5_config(stored, name_of, transposed)
         target = blank(T5, config)[1]
-        table = {
-            ours: Entry(
-                name_of(ours), OI_TO_IO if transposed and ours.endswith(("kernel", "rel_embedding")) else IDENTITY
-            )
-            for ours in porting.flatten(target)
-        }
+        turned = ("kernel", "rel_embedding") if transposed else ()
+        layouts = {ours: OI_TO_IO if ours.endswith(turned) else IDENTITY for ours in porting.flatten(target)}
+        table = {ours: Entry(name_of(ours), layout) for ours, layout in layouts.items()}
         return PublishedT5(config, porting.port(stored, table, target))
 
 
@@ -226,7 +218,7 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
     theirs = dataclasses.replace(parts.reveal.config, prior=config.prior, bos=config.bos)
     if theirs != config:
         raise ValueError(f"{paths[0]} holds {theirs}, the task asks for {config}: set task.network to the file's")
-    return nnx.to_pure_dict(nnx.state(parts.reveal))
+    return split(parts.reveal)[1]
 
 
 def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:

@@ -9,8 +9,6 @@ A class token has its position added, and the normalisation of images that `prep
 into the map of the patches, so that every network takes images in [-1, 1].
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ REVEAL's own network has the same layers in other places (`published.py` moves t
 which a T5 has the part about text.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

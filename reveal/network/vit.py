@@ -10,8 +10,6 @@ T5's. The reference's has no class token and the GELU's tanh form; a config may 
 class token, whose state is dropped at the end, another activation, a norm before the layers.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from flax import nnx

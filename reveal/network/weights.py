@@ -1,7 +1,5 @@
 """Weight files of a REVEAL network, which carry their own config."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -9,6 +7,7 @@ from typing import Any
 from flax import nnx
 
 from common.io.tensor_files import about
+from common.nn.init import split
 from common.weights import model_file
 from common.weights.porting import Tree, assemble
 from reveal.network.config import RevealConfig
@@ -47,10 +46,10 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
     if dataclasses.replace(stored, prior=config.prior, tower=tower) != config:
         raise ValueError(f"{path} holds {stored}, the task asks for {config}: set task.network to the file's")
     with about(Path(path)):
-        params = nnx.to_pure_dict(nnx.state(assemble(Reveal, stored, flat)))
+        params = split(assemble(Reveal, stored, flat))[1]
     if stored.tower is None and config.tower is not None:
         tower = Tower(config.tower, config.vit.image_size, rngs=nnx.Rngs(0))
-        params = {**params, "tower": nnx.to_pure_dict(nnx.state(tower))}
+        params = {**params, "tower": split(tower)[1]}
     return params
 
 

@@ -1,7 +1,5 @@
 """All items of a training run as arrays; those that cannot be used are skipped and counted."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence

@@ -17,8 +17,6 @@ with OK-VQA's validation set, which have to be left out (`held_out.py`).
 Plain JSON, checked row by row here: no package among the dependencies reads these files.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -15,8 +15,6 @@ any. An item's fields are
 name. Markdown, HTML and PDF need the extra `documents`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io
@@ -67,18 +65,17 @@ def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips:
         skips.add("that are empty", str(image))
         image = None
     passages: list[tuple[str, str]] = []
-    checksum = 0
-    for file in files:
+    checksum = _checksum(files)  # before they are read: what changes meanwhile is found later
+    for file in (file for file in files if file not in images):
         try:
-            checksum = _checksum(file, checksum)
-            parts = [] if file in images else sections(file)
+            parts = sections(file)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and error.errno in NO_HANDLES:
                 raise
             skips.add("whose text cannot be read", f"{file} ({error})")
             continue
         cut = [(title, one) for title, text in parts for one in chunks(text, words, overlap)]
-        if not cut and file not in images:
+        if not cut:
             skips.add("without any text", str(file))
         passages += [("" if image else title, one) for title, one in cut]
     for part in range(max(len(passages), image is not None)):
@@ -93,14 +90,7 @@ def checksums(folder: Path) -> Iterator[tuple[str, int]]:
     """The name and checksum of the files of each item or passages, as their `from` has it; none of an empty folder."""
     with contextlib.suppress(Empty):
         for files in groups(folder, TEXTS, Skips()):
-            checksum = 0
-            for file in files:
-                try:
-                    checksum = _checksum(file, checksum)
-                except OSError as error:
-                    if error.errno in NO_HANDLES:
-                        raise
-            yield _name(folder, files), checksum
+            yield _name(folder, files), _checksum(files)
 
 
 def origin_of(item: Item) -> Mapping[str, Any] | None:
@@ -116,12 +106,19 @@ def _name(folder: Path, files: Sequence[Path]) -> str:
     return main.relative_to(folder).as_posix()
 
 
-def _checksum(file: Path, before: int) -> int:
-    """CRC-32 of the file's bytes after those that gave `before`; not read again while its size and time are the same,
+def _checksum(files: Sequence[Path]) -> int:
+    """CRC-32 of the bytes of all files that can be read. A file is not read again while its size and time are the same,
     unless it was just written, since another change may have that time too."""
-    status = file.stat()
-    crc = _crc if time.time_ns() - status.st_mtime_ns > RECENT else _crc.__wrapped__
-    return crc(file, status.st_size, status.st_mtime_ns, before)
+    checksum = 0
+    for file in files:
+        try:
+            status = file.stat()
+            crc = _crc if time.time_ns() - status.st_mtime_ns > RECENT else _crc.__wrapped__
+            checksum = crc(file, status.st_size, status.st_mtime_ns, checksum)
+        except OSError as error:
+            if error.errno in NO_HANDLES:
+                raise
+    return checksum
 
 
 @functools.lru_cache(maxsize=1 << 20)

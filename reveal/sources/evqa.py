@@ -21,8 +21,6 @@ otherwise: `names` are its `train.json` and `val.json`, {"images": [{"id", "file
 Each image of a row is a question. Its id is 10 times the row's number, from 0, and the image's place in the row.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -8,8 +8,6 @@ Subfolders are read too; for documents (.md, .html, .pdf) there is `documents.py
 names (`a2` before `a10`), and have `first_id` and the numbers after it, those that are left out counted too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -14,8 +14,6 @@ Images from 0. Addresses are compared with those of WIT and CC12M. Encyclopedic-
 COCO's that have such a number are left out as well. Lines of .jsonl that are no objects are nobody's question.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,6 @@ call the same image). Names are the same
 Of an address only the whole counts, and the number of COCO's that it may end in.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import re

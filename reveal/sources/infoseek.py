@@ -18,8 +18,6 @@ Without the first, a question with a range is numerical and any other counts as 
 Images are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard

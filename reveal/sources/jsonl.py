@@ -16,8 +16,6 @@ there were no file. `image_id` may say what the image is called elsewhere, for t
 may end in .gz. Lines with NaN or Infinity are no JSON.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,7 +32,6 @@ NO_TEXTS = ("image", "image_id", "source", "group")
 
 
 def items(path: str | Path, images: str | Path | None = None, *, skips: Skips) -> Iterator[Record]:
-    """The items of a file (module docstring)."""
     for number, where, entry in objects(path, skips):
         image = _image(entry, path, images)
         fields = {name: value for name, value in entry.items() if name not in NO_FIELDS and value != ""}
@@ -50,7 +47,6 @@ def items(path: str | Path, images: str | Path | None = None, *, skips: Skips) -
 
 
 def questions(path: str | Path, images: str | Path | None = None, *, skips: Skips) -> Iterator[Record]:
-    """The questions of a file (module docstring)."""
     for number, where, entry in objects(path, skips):
         number, gold = entry.get("id", number), entry.get("gold")
         text, group = entry.get("text", ""), entry.get("group", "")

@@ -12,8 +12,6 @@ Tars (WebDataset) hold members that share their name up to the first dot, one af
 front to back; of an image that only a question names, its place is kept, not its bytes. Both make items (the paper has
 10,009,901 of CC12M) and images to describe. Ids are the numbers of lines, or of samples."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from itertools import groupby

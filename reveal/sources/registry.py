@@ -25,8 +25,6 @@ A comma begins an option only where a name and an equals sign follow, so paths m
 what its default is: a number, true or false, else a text. `leave_out` may be given several times.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import logging
@@ -149,8 +147,13 @@ class Items(Reading):
         "karpathy": Format(coco.karpathy_by_number, "required", "coco"),
     }
 
+    @property
+    def source(self) -> str:
+        """Name of the items' source, where the data names none."""
+        return str(self.options.get("source", self.READERS[self.reader].source))
+
     def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | None:
-        return as_item(record, common["source"], common.get("first_id", 0), skips)
+        return as_item(record, self.source, common.get("first_id", 0), skips)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,6 @@ nothing, and those triples are left out, as in the reference (scenic's knowledge
 A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes each. Items
 have no image. Their ids are the order in which the subjects first appear, those that are left out counted too."""
 
-from __future__ import annotations
-
 import collections
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ those of a table, `names`, go before. Items' ids are the numbers of their lines,
 `site="enwiki"` keeps the entities that have a page in that Wikipedia: 4,947,397 in the paper.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -16,8 +16,6 @@ rules, which the published files need and `csv` alone does not have, are why thi
 Ids are the numbers of rows, of all languages and through all files, so they do not depend on which images there are.
 """
 
-from __future__ import annotations
-
 import collections
 import csv
 import re

@@ -15,8 +15,6 @@ with TensorFlow; this reader needs neither TensorFlow nor dataset_info.json, and
 Questions of `wit_kaggle` hold their images' bytes: name a split that fits into the RAM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

@@ -5,8 +5,6 @@ item image is augmented anew in every step, as the released program does (a rand
 images, so that texts are read). The paper augments images of questions (Hu et al., CVPR 2023): `OwnDataConfig.crop`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from typing import Annotated

@@ -16,8 +16,6 @@ Rows are the items in order of their ids, padded with rows that no search finds 
 Rows carry the item's id, so this memory and the one on disk name the same items.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from functools import partial

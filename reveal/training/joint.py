@@ -15,8 +15,6 @@ calls on the host (`memory/engines/engine.py`): an approximate index of FAISS, o
 It gets every version of the keys when that comes into use, with no step running, and training waits for it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from collections.abc import Callable, Sequence
@@ -139,10 +137,13 @@ class Joint(RevealTask):
         gate = query.log_gate if self.sources is None else exact.allow(query.log_gate, self.sources)
         source = jnp.asarray(contents.source)
         if self.find == "random":
-            live = jnp.where(source < self.config.sources, 0.0, -jnp.inf)
-            noise = jax.random.gumbel(context.key, (b, len(source)))
-            rows = jax.lax.top_k(live + noise, self.k)[1]
-            return Hits(rows, jnp.zeros(rows.shape), source[rows])
+            chosen = range(self.config.sources) if self.sources is None else self.sources
+            live = jnp.isin(source, jnp.array(chosen))
+            noise = jnp.where(live, jax.random.gumbel(context.key, (b, len(source))), -jnp.inf)
+            best, rows = jax.lax.top_k(noise, self.k)
+            found = best > -jnp.inf
+            rows, origin = (jnp.where(found, x, NOTHING) for x in (rows, source[rows]))
+            return Hits(rows, jnp.where(found, 0, -jnp.inf), origin)
         mesh = context.mesh or make_mesh(1)
         split = b % mesh.devices.size == 0
         return exact.search(Index(encoded.keys, source), query.vector, self.k, gate, mesh, split=split)

@@ -13,8 +13,6 @@
 task's `losses` adds further ones. A term of weight 0 is not computed, so it costs nothing and cannot spread a NaN.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from functools import partial

@@ -32,8 +32,6 @@ state. Questions are in RAM; their images are read when needed. A damaged one is
 takes its place, unless `strict`.
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 import weakref
@@ -200,7 +198,6 @@ class OwnDataConfig(Batched):
 
     @functools.cached_property
     def _readable(self) -> Readable:
-        """The questions and their images."""
         questions = self.usable_questions
 
         def read(number: int) -> tuple[Question, UInt8[np.ndarray, "h w 3"]]:

@@ -11,8 +11,6 @@ A batch has `query`, `key` (b s s 3, in [0, 1]) and `flag` (b, the identity; -1:
 of the network stay as they are: freeze them with the optimiser's multipliers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -15,8 +15,6 @@ gold item's. An optional `permutation` of the vocabulary, per row, is applied to
 (`device_memory.permuted`).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
@@ -31,7 +29,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from common.checked import Checked, Dtype, NotNegative, Positive, real
-from common.nn.init import Keys, blank
+from common.nn.init import Keys, blank, split
 from common.training.objectives import Scope, Term, total
 from common.training.task import Batch, Context, Metrics, Params
 from reveal.network import weights
@@ -116,7 +114,7 @@ class RevealTask(Checked):
         if self.copying:
             for number, layer in enumerate([*model.value_head.layers, *model.decoder.layers]):
                 layer.cross_attention.init_as_copy(jax.random.fold_in(key, number))
-        return nnx.to_pure_dict(nnx.state(model))
+        return split(model)[1]
 
     def start(self) -> Params | None:
         if self.start_from is None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from common.checked import Checked, NotNegative, Positive, Refused, Share, real, whole
+from common.checked import Checked, NotNegative, Positive, Refused, Share, hints_of, real, whole
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,15 @@ def test_what_a_user_derives_keeps_its_lists_and_its_own_arguments():
     made = Mine(seen=[1])
     assert made.seen == [1] and made.crop == 64
     assert "crop is 8" in refused(Refused, Mine, 8, scale=3)
+
+
+def test_a_type_that_only_a_type_checker_knows_is_named():
+    @dataclass(frozen=True)
+    class Mine:
+        price: "Decimal | None" = None  # type: ignore
+
+    text = refused(TypeError, hints_of, Mine)
+    assert "Mine" in text and "Decimal" in text
 
 
 def kinds(base):

@@ -14,7 +14,6 @@ from refusal import refused
 from toy_task import Fit, Follow, Line, at, crash, finish, log_of, start, two_processes
 
 from common.training import refresh
-from common.training.checkpoint import Checkpoints
 from common.training.mesh import DATA, FSDP, make_mesh
 from common.training.optimizer import OptimConfig
 from common.training.refresh import make_refresh, spare_devices
@@ -50,6 +49,12 @@ def test_an_error_of_a_refresh_ends_the_run(tmp_path, lag):
     assert log_of(tmp_path)[-1]["step"] < 10
 
 
+def test_an_error_of_the_first_refresh_of_a_resumed_run_moves_no_checkpoint(tmp_path):
+    run(tmp_path, follow(lag=None), steps=4, checkpoint_every=2)
+    refused(RuntimeError, run, tmp_path, follow(lag=None, before=at(0, crash)), steps=6)
+    assert not (tmp_path / "damaged").exists() and (tmp_path / "checkpoints" / "4").exists()
+
+
 def test_an_error_after_the_last_step_is_logged(tmp_path, caplog):
     run(tmp_path, follow(lag=None, before=at(1, crash), while_drawing=wait_for_refresh), steps=5)
     assert "step 5 failed: RuntimeError: power cut" in caplog.text
@@ -78,7 +83,7 @@ def test_tasks_with_and_without_refreshed_arrays(tmp_path):
 
 def test_shardings_of_the_arrays(tmp_path):
     refreshed = make_refresh(follow(), make_mesh(2, fsdp=2), {"offset": np.zeros(2, np.float32)})
-    refreshed.start(0, PARAMS, Checkpoints(tmp_path))
+    refreshed.start(0, PARAMS)
     specs = jax.tree.map(lambda x: x.sharding.spec, refreshed.arrays)
     assert specs == {"kernel": PartitionSpec(), "more": {"rows": PartitionSpec((DATA, FSDP)), "host": PartitionSpec()}}
 
@@ -88,7 +93,7 @@ def test_a_snapshot_of_split_parameters_is_whole(tmp_path):
     task, mesh = follow(), make_mesh(2, fsdp=2)
     split = jax.device_put(PARAMS, NamedSharding(mesh, PartitionSpec()))
     split["layer"]["kernel"] = jax.device_put(PARAMS["layer"]["kernel"], NamedSharding(mesh, PartitionSpec(None, FSDP)))
-    make_refresh(task, mesh, {"offset": np.zeros(2, np.float32)}).start(0, split, Checkpoints(tmp_path))
+    make_refresh(task, mesh, {"offset": np.zeros(2, np.float32)}).start(0, split)
     ((seen, _),) = task.seen
     assert all(leaf.sharding.is_fully_replicated for leaf in jax.tree.leaves(seen))
     jax.tree.map(np.testing.assert_array_equal, seen, PARAMS)
@@ -231,7 +236,7 @@ def test_arrays_come_as_dicts_of_constant_shapes(tmp_path, results):
 
     refreshed = make_refresh(Odd(refresh=RefreshConfig(1, 0)), make_mesh(1), {})
     with pytest.raises(ValueError, match=r"task\.refresh_arrays gave"):
-        refreshed.start(0, PARAMS, Checkpoints(tmp_path))
+        refreshed.start(0, PARAMS)
         refreshed.after_step(1, PARAMS)
     assert not results
 

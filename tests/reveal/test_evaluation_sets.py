@@ -278,6 +278,7 @@ def test_retrieval_is_scored_by_source_where_questions_name_gold_items(assistant
         (Example(Question(n, None, "", (), "", gold), n, (text,)), Prediction("", items))
         for n, (gold, items) in enumerate(zip(golds, found, strict=True))
     ]
+    examples.append((Example(Question(9, None), 9, ()), Prediction("", [second.id])))  # a number, of a range alone
     scores = retrieval(memory, examples, 2)
     assert scores["gold items"] == {"questions": 2, "recall@1": 0.5, "recall@2": 1, "MRR": 0.75}
     assert sum(scores[source]["questions"] for source in {first.source, second.source}) == 2

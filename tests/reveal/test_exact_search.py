@@ -174,6 +174,16 @@ def test_all_keys_anew_are_not_held_beside_the_old_ones():
     compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
 
 
+def test_keys_of_a_failing_update_are_missed_by_name():
+    engine, (ids, source, keys), queries, _ = engine_of()
+    rows = dataclasses.replace(Rows.of(ids, source, keys), memory="another")
+    refused(OSError, engine.update, dataclasses.replace(rows, keys=lambda start, stop: os.lstat("")), SOURCES, 6)
+    for without in (engine, ExactEngine(make_mesh(1))):
+        refused(ValueError, without.search, queries, 3, match="no keys")
+    engine.update(rows, SOURCES, 6)
+    compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
+
+
 def test_half_precision_keys():
     engine, items, queries, _ = engine_of(dtype="bfloat16")  # multiples of 1/8 are exact in it
     compare(engine.search(queries, 9), by_numpy(*items, queries, 9))

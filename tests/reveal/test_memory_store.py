@@ -23,7 +23,7 @@ from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.engines import exact
-from reveal.memory.folder import Busy, Lock, replace
+from reveal.memory.folder import ENCODER, Busy, Lock, replace
 from reveal.memory.manifest import read_manifest
 from reveal.memory.memory import ROUNDS
 from reveal.memory.shards import Shard
@@ -292,7 +292,9 @@ def test_compacting_keeps_what_lives_and_removes_the_rest(folder):
     before = memory.rows()
     ids = before.ids
     kept = memory.keys(ids), memory.values(ids), [item.fields for item in memory.items(ids)]
+    (folder / ENCODER).write_text("{}")
     memory.save(folder.parent / "copy")
+    assert (folder.parent / "copy" / ENCODER).read_text() == "{}"
     memory.compact()
     assert [path.name for path in sorted(folder.glob("v*"))] == ["v00004-00000"]
     for opened, version in ((memory, 4), (Memory(folder), 4), (Memory(folder.parent / "copy"), 3)):
@@ -477,7 +479,7 @@ def test_programs_that_read_go_on(folder, change):
     reader, writer, (items, keys, values) = Memory(folder), Memory(folder), drawn(20, seed=1)
     for number in range(12):  # beside three shards of the build
         writer.add(items[number : number + 1], keys[number : number + 1], values[number : number + 1])
-    reader, late = Memory(folder), Memory(folder)
+    reader, late, rows, verified = (Memory(folder) for _ in range(4))
     found = reader.search(keys[3:4], k=1)
     if change == "compact":
         writer.compact()
@@ -487,6 +489,8 @@ def test_programs_that_read_go_on(folder, change):
     assert reader.items(found.ids[0])[0].fields == items[3].fields and reader.version == writer.version
     assert late.search(keys[3:4], k=1).ids[0, 0] == found.ids[0, 0]
     assert not reader.reopen()
+    assert len(rows.rows().ids) == len(writer)
+    verified.verify()
 
 
 def test_all_reads_are_of_one_version(folder):
@@ -582,6 +586,11 @@ def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monk
     monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(0) or place(*given))
     writer.add(*drawn(1, seed=1))
     assert reader.reopen() and reader.search(drawn(1, seed=1)[1], k=1).ids[0, 0] == 25 and not placed
+
+
+def test_what_a_memory_is_built_of_may_hold_paths(tmp_path):
+    for path in (Path("a"), "a"):  # the second resumes
+        Builder(tmp_path / "m", LAYOUT, of={"path": path})
 
 
 def test_a_builds_first_mistake_leaves_the_folder_free(tmp_path):

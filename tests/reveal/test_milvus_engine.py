@@ -66,6 +66,22 @@ def test_updates_send_differences(opened, monkeypatch):
     assert [row["id"] for row in sent] == [ids[17]]
 
 
+def test_an_update_that_fails_leaves_nothing_behind(opened, monkeypatch):
+    milvus, (ids, source, keys) = opened(), drawn(40)
+    same(milvus, (ids[1:], source[1:], keys[1:]))
+    with monkeypatch.context() as patch:
+        upsert = milvus._client.upsert
+
+        def cut(*sent, **_):
+            upsert(*sent)
+            raise pymilvus.MilvusException(1, "gone")
+
+        patch.setattr(milvus._client, "upsert", cut)
+        refused(ConnectionError, milvus.update, Rows.of(ids, source, keys), 3, 2, match="gone")
+    refused(ValueError, milvus.search, QUERIES, 12, match="no keys")
+    same(milvus, (ids[1:], source[1:], keys[1:]), version=3)
+
+
 def test_keys_stay_for_the_next_program(opened, monkeypatch):
     first, items = opened(reuse=True), drawn(20)
     same(first, items)

@@ -260,6 +260,10 @@ def test_sentences_that_may_be_quoted():
         assert sentences_of(Item("own", fields)) == sentences
 
 
+def test_nothing_is_no_question(assistant):
+    refused(ValueError, assistant.ask, None, " ", match="neither")
+
+
 def test_keys_keep_modalities_apart(assistant):
     memory, dim = assistant.memory, assistant.config.projection_dim
     rows = memory.rows()
@@ -279,7 +283,7 @@ def test_keys_keep_modalities_apart(assistant):
     (["watch", "elsewhere", "--memory", "m"], "elsewhere"),
     (["watch", "jsonl:m/encoder.json", "--memory", "m"], "m/encoder.json is a file"),
     (["watch", "notes", "old/notes", "--memory", "m"], "documents:old/notes"),
-    (["watch", "webdataset:notes", "--memory", "m"], "'own'"),
+    (["watch", "webdataset:notes", "--memory", "m"], "'cc12m'"),
     (["build", "notes", "old/notes", "--encoder", "clip", "-o", "x"], "documents:old/notes"),
     (["search", "m", "a", "--text", "b"], "--text"),
     (["search", "m"], "text"),

@@ -109,6 +109,7 @@ def test_searching(here, capsys):
     (SEARCH, "text"),
     ([*SEARCH, "--text", "home ?", "-k", "21"], "1 to 20"),
     ([*SEARCH, "--text", "home ?", "--sources", "web"], "'web'"),
+    ([*SEARCH, "--text", "home ?", "--sources", ""], "no source"),
     ([*SEARCH, "--text", "home", "--engine", "milvus"], "--milvus"),
     ([*SEARCH, "--text", "home ?", "--tokenizer", "none.json"], "none.json"),
     ([*SEARCH, "--image", "none.png"], "none.png"),

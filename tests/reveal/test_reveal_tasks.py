@@ -17,6 +17,7 @@ from common.training.task import Context
 from reveal.memory.engines.exact import Hits
 from reveal.network import weights
 from reveal.network.config import RevealConfig
+from reveal.network.model import Query
 from reveal.training import device_memory
 from reveal.training.augment import Augment
 from reveal.training.device_memory import Contents, Encoded
@@ -330,6 +331,20 @@ def test_sources_may_be_left_out_and_so_may_the_memory(params, batch, encoded):
     grads, metrics = gradient(Joint(WORLD, NETWORK, k=0), params, batch, encoded)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves((grads, metrics))) and "gap" not in metrics
     assert "recall_1" not in metrics and "decoder" in trained(grads) and "value_head" not in trained(grads)
+
+
+def test_random_items_are_live_ones_of_the_sources():
+    task = Joint(WORLD, NETWORK, k=4, find="random", sources=[1])
+    query = Query(jnp.zeros((6, 1, 1)), jnp.ones((6, 1), bool), jnp.zeros((6, 8)), jnp.zeros((6, 4)), jnp.zeros(6))
+    contents = Contents(*task.frozen()["contents"])
+    stored = Encoded(jnp.zeros((len(contents.id), 8)), jnp.zeros((len(contents.id), 2, 16)))
+    few = np.cumsum(contents.source == 1) <= 3  # three items of that source
+    few = contents._replace(source=np.where((contents.source != 1) | few, contents.source, 4))
+    how = context(task, {})
+    assert set(np.asarray(task.search(query, contents, stored, how).sources).ravel().tolist()) == {1}
+    hits = task.search(query, few, stored, how)
+    np.testing.assert_array_equal(np.sort(hits.rows, axis=1), [[-1, *np.flatnonzero(few.source == 1)]] * 6)
+    np.testing.assert_array_equal(hits.sources, [[1, 1, 1, -1]] * 6)
 
 
 def test_weights_carry_their_config(tmp_path, params):

@@ -128,6 +128,8 @@ def check_search(
     queries: Any, k: int, sources: Sequence[int] | None, log_gate: Any, key_dim: int, count: int
 ) -> tuple[Float[np.ndarray, "b d"], list[int], Float[np.ndarray, "b s"]]:
     """Queries, the chosen sources in order, and the gate (0 where there is none), as float32. Raises as `search`."""
+    if not count:
+        raise ValueError("the engine has no keys: update it, which has not been done or has failed")
     queries = np.asarray(queries, np.float32)
     if queries.ndim != 2 or queries.shape[1] != key_dim:
         raise ValueError(f"queries are {list(queries.shape)}, keys have {key_dim} numbers; give [b {key_dim}]")

@@ -24,8 +24,6 @@ Ties: the smaller row wins at every stage, because `lax.top_k` prefers the small
 rows before they are sorted, and earlier blocks and devices come first. Rows lie in the order of ids.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -144,7 +142,7 @@ class ExactEngine:
         local = jax.local_devices()
         self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
-        self._place(NO_ROWS, 1)
+        self._place(NO_ROWS, 0)
         self._version = 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
@@ -161,14 +159,13 @@ class ExactEngine:
         if same and behind and len(changed) <= FEW:
             self._put(rows, at, changed, added)
         else:
-            self._place(NO_ROWS, 1)  # beside the keys that were there the new ones may not fit
+            self._place(NO_ROWS, 0)  # beside the keys that were there the new ones may not fit
             self._place(rows, sources)
         self._version = version
 
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine.search`."""
         width = self.index.keys.shape[1]
         queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
         b = len(queries)

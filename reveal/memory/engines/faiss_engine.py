@@ -15,8 +15,6 @@ are too few for its kind (`FEWEST`) is searched exactly. `update` builds anew th
 Equal scores at the edge of the k best may fall either way: FAISS decides. The extra `faiss` installs it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,7 +53,6 @@ class FaissEngine:
         self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
-        """As `Engine.update`."""
         parts, known = {}, self._parts if rows.memory == self._memory else {}
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)
@@ -71,7 +68,6 @@ class FaissEngine:
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """As `Engine.search`."""
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         nothing = np.zeros((len(queries), 0), np.int64)
         found = [(nothing, nothing.astype(np.float32), nothing)]  # ids, scores, sources of each index

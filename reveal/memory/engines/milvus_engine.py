@@ -18,8 +18,6 @@ A server that cannot be reached, does not answer in a minute, or refuses, is a C
 `milvus` installs the client and milvus-lite.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib
@@ -82,6 +80,8 @@ class MilvusEngine:
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`; only differences are sent."""
+        known = self._sources and (self._memory, self._width)
+        self._sources = 0  # an update that fails leaves keys of two versions: the next one begins anew
         with self._plain_errors():
             if self._reuse:
                 self._attach(rows)
@@ -91,13 +91,13 @@ class MilvusEngine:
                     if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
                         self._call("drop_collection", other)
             else:
+                if known != (rows.memory, rows.key_dim):
+                    self._create(rows)
                 self._send(rows)
         self._rows, self._ids, self._versions = rows, rows.ids, rows.versions
         self._sources, self._version, self._width = sources, version, rows.key_dim
 
     def _send(self, rows: Rows) -> None:
-        if (rows.memory, rows.key_dim) != (self._memory, self._width):
-            self._create(rows)
         gone = np.setdiff1d(self._ids, rows.ids)
         chunk = max(1, CHUNK_BYTES // (4 * rows.key_dim))
         for start in range(0, len(gone), chunk):
