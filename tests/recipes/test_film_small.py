@@ -21,10 +21,10 @@ from film.data.cutting import FILM, EvaluationCut, TrainingCut
 from film.data.datasets import FolderTriplets, KnownTriplets, Quarters
 from film.io.weights import load_with_metadata
 from film.model import FilmConfig
+from recipes.average_weights import average
 from recipes.downloads.archives import Package
 from recipes.film_small import fetch_film, held_out, photographs
 from recipes.film_small import footage as footage_module
-from recipes.film_small.average_weights import average
 from recipes.film_small.footage import FOOTAGE, Footage, fetch_footage
 from recipes.film_small.held_out import CUTS, PAIRS, cut_held_out, read_disparity
 from recipes.film_small.photograph_cache import Album
