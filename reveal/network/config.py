@@ -67,7 +67,7 @@ class TowerConfig(Checked):
         yield self.heads_weight is not None or self.weight < 1, "weight < 1 without heads_weight"
 
     @property
-    def weights(self) -> tuple[float, float]:
+    def weights(self) -> tuple[float | int, float | int]:
         """Of the heads' cosine and of the tower's in a score."""
         return 1 - self.weight if self.heads_weight is None else self.heads_weight, self.weight
 
