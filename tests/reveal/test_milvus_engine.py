@@ -1,6 +1,11 @@
-"""Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`."""
+"""Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`.
+
+With `MILVUS_SERVER=http://HOST:19530` (and `MILVUS_TOKEN`) one test runs on that server too, in a collection of its own.
+"""
 
 import importlib
+import os
+import secrets
 import time
 
 import numpy as np
@@ -53,6 +58,22 @@ def test_it_finds_what_the_exact_search_finds(opened):
         same(milvus, drawn(40), **search)
     refused(ValueError, milvus.search, QUERIES, 20_000, match="16384")
     refused(FileExistsError, opened, match="'mine'")
+
+
+@pytest.mark.skipif("MILVUS_SERVER" not in os.environ, reason="MILVUS_SERVER names no server")
+def test_a_server_finds_what_the_exact_search_finds():
+    name, items = f"test_{secrets.token_hex(8)}", drawn(40)
+    uri, token = os.environ["MILVUS_SERVER"], os.environ.get("MILVUS_TOKEN", "")
+    engine = MilvusEngine(uri, name, token=token, reuse=True)
+    try:
+        same(engine, items)
+        ids, source, keys = items
+        same(engine, (ids[4:], source[4:], -keys[4:]), np.arange(36), version=2, sources=[0, 2])
+    finally:
+        for collection in engine._client.list_collections():
+            if collection.startswith(name):
+                engine._client.drop_collection(collection)
+        engine.close()
 
 
 def test_updates_send_differences(opened, monkeypatch):
