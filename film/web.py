@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from common.io.images import READABLE, read_image, shrink, to_uint8, write_image
+from common.io.images import READABLE, image_size, read_image, shrink, to_uint8, write_image
 from common.io.video_reader import read_video
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, one_line
 from film.clip import compute_plan, run
@@ -61,7 +61,9 @@ class Clips:
                 raise ValueError("nothing to make a clip of: drop two photos or more, or one video")
             target = folder(request)
             movie = is_movie(files)
-            given: dict[str, Any] = {"factor": str(factor), "slow_motion": slow} if movie else {"frames": int(frames)}
+            given: dict[str, Any] = {"factor": str(factor), "slow_motion": slow}
+            if not movie:
+                given = {"frames": int(frames), "fit": "crop" if len(set(map(image_size, files))) > 1 else None}
             sheet = str(target / "flow.png") if flow else None
             plan = make_plan(files, target / f"film{suffix}", Options(size=size, inspect=sheet, **given))
             if plan.frames is None or plan.frames > MOST_FRAMES:

@@ -77,11 +77,11 @@ def view(request, browser, server):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """The example pair, small."""
+    """The example pair, small, and of two sizes: the larger one is cropped."""
     folder = tmp_path_factory.mktemp("photos")
     for number in (0, 1):
         photo = read_image(ROOT / "examples" / f"cup_{number}.jpg")
-        write_image(folder / f"cup_{number}.jpg", shrink(photo, 128))
+        write_image(folder / f"cup_{number}.jpg", shrink(photo, 128 + 16 * number))
     return sorted(folder.iterdir())
 
 
