@@ -1,6 +1,6 @@
 """Milvus, as a file: the results of the exact search, and updates that send differences. Needs the extra `milvus`.
 
-With `MILVUS_SERVER=http://HOST:19530` (and `MILVUS_TOKEN`) one test runs on that server too, in a collection of its own.
+With `MILVUS_SERVER=http://HOST:19530` (and `MILVUS_TOKEN`) one test runs on that server, in a collection of its own.
 """
 
 import importlib
