@@ -77,11 +77,12 @@ def view(request, browser, server):
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    """The example pair, small, and of two sizes: the larger one is cropped."""
+    """The example pair, small, and its second photo a little larger."""
     folder = tmp_path_factory.mktemp("photos")
     for number in (0, 1):
         photo = read_image(ROOT / "examples" / f"cup_{number}.jpg")
-        write_image(folder / f"cup_{number}.jpg", shrink(photo, 128 + 16 * number))
+        write_image(folder / f"cup_{number}.jpg", shrink(photo, 128))
+    write_image(folder / "cup_1_large.jpg", shrink(photo, 144))
     return sorted(folder.iterdir())
 
 
@@ -95,8 +96,9 @@ def drop(page, *paths):
 
 @pytest.mark.parametrize("suffix", [".mp4", ".webp"])
 def test_two_photos_become_a_clip_that_can_be_saved_and_leafed_through(view, photos, suffix):
-    drop(view, *photos)
-    view.get_by_text("cup_1.jpg").last.wait_for()
+    second = photos[1] if suffix == ".mp4" else photos[2]  # the larger one is cropped
+    drop(view, photos[0], second)
+    view.get_by_text(second.name).last.wait_for()
     view.get_by_label("New frames between two photos").first.fill("3")
     view.get_by_role("button", name="More").locator("visible=true").click()
     view.get_by_label(suffix, exact=True).check()
@@ -175,7 +177,7 @@ def test_an_upload_that_does_not_do_is_refused_by_its_name(view, tmp_path, name,
 
 
 def test_cancel_stops_the_work_and_the_next_job_runs(view, photos):
-    drop(view, *photos)
+    drop(view, *photos[:2])
     view.get_by_text("cup_1.jpg").last.wait_for()
     view.get_by_label("New frames between two photos").first.fill("63")
     press(view, "Make the clip")

@@ -116,7 +116,7 @@ def prepare(source: Source, options: Prepare) -> int:
                 lengths.append(reader.num_records())
             bar.update(len(indices))
     if not sum(lengths):
-        for path in folder.glob(f"{NAME}-*"):
+        for path in folder.glob(f"{NAME}-*.{FORMAT}-*"):
             path.unlink()  # or the next run would keep them
         raise ValueError(f"none of the {total} triplets can be read: check the source")
     size = sum(path.stat().st_size for path in folder.glob(f"{NAME}-*"))

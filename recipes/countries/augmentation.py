@@ -218,11 +218,10 @@ def _behind(
         piece = max(8, int(min(height, width) * rng.uniform(0.3, 1.0)))
         top, left = int(rng.integers(height - piece + 1)), int(rng.integers(width - piece + 1))
         ground = ground[top : top + piece, left : left + piece]
-    cut = ground
-    cut = cut[:, ::-1] if rng.random() < 0.5 else cut
+    ground = ground[:, ::-1] if rng.random() < 0.5 else ground
     if not plain and rng.random() < 0.5:
-        cut = np.ascontiguousarray(cut[..., rng.permutation(3)])
-    return cv2.resize(cut, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
+        ground = np.ascontiguousarray(ground[..., rng.permutation(3)])
+    return cv2.resize(ground, (side, side), interpolation=cv2.INTER_AREA).astype(np.float32) / 255
 
 
 def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:

@@ -37,7 +37,9 @@ from reveal.processing.doubt import Doubt, Signals, fit, fit_probe
 from reveal.processing.images import Views
 from reveal.reader import Reader, text_mean
 
-VIEWS = Views(((0.75, 3), (0.5, 5), (0.38, 7)), size_cost=0.3, background=0.25)
+VIEWS = Views(  # weights for a tower of weight 4
+    ((0.75, 3), (0.5, 5), (0.38, 7)), size_cost=0.3, background=0.25
+)
 SHARES = (0.3, 1.0)  # of the picture's width
 LOST = 0.025
 ANSWERABLE, UNANSWERABLE, EMPTY = 2000, 600, 600  # questions

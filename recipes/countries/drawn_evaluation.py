@@ -29,6 +29,7 @@ probability and share of right answers in ten equal groups, over all of the rows
 """
 
 import dataclasses
+import functools
 import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -117,7 +118,7 @@ class DrawnEvaluation(Evaluation):
     def photographed(self, name: str, share: float) -> list[Picture]:
         """Each held-out country's flag of a set before a photograph, `share` of the picture wide."""
         found, pictures = drawings.load(self.drawings, name), []
-        grounds = scenery.load(self.scenery, "test")[: scenery.BACKGROUNDS]
+        grounds = self.without_flag[: scenery.BACKGROUNDS]
         for number, country in enumerate(self.data.atlas.held_out.tolist()):
             rng = np.random.default_rng([self.seed, round(100 * share), country])
             ground = grounds[(7 * number) % len(grounds)]
@@ -125,6 +126,10 @@ class DrawnEvaluation(Evaluation):
             made = photograph(found.pictures[country], aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
             pictures.append(to_uint8(made))
         return pictures
+
+    @functools.cached_property
+    def without_flag(self) -> list[Picture]:
+        return scenery.load(self.scenery, "test")
 
     # ---- questions
 
@@ -302,10 +307,9 @@ class DrawnEvaluation(Evaluation):
     ) -> dict[str, Any]:
         if doubt is None:
             return {"text": "The weights carry no calibration.", "numbers": {}}
-        photographs = scenery.load(self.scenery, "test")
         relations = [relation for relation in RELATIONS if relation in BY_FLAG]
         texts = [QUESTIONS[relations[n % len(relations)]][n // 5 % 4] for n in range(scenery.COUNT)]
-        unrelated = self.ask(reader, texts, photographs, views)
+        unrelated = self.ask(reader, texts, self.without_flag, views)
         texts = wordings.unanswerable_for_tests()
         unanswerable = self.ask(reader, texts, [bundled[n % len(bundled)] for n in range(len(texts))], views)
         probability = {name: self.probability(doubt, asked.output) for name, asked in answered.items()}

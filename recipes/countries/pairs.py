@@ -137,8 +137,6 @@ def piece(
 ) -> tuple[UInt8[np.ndarray, "_h _w 4"], float]:
     """A rectangle of the drawing, and its aspect."""
     height, width = drawing.shape[:2]
-    tall, wide = (
-        max(2, int(side * share)) for side, share in zip((height, width), rng.uniform(*PIECE, 2), strict=True)
-    )
+    tall, wide = (np.array([height, width]) * rng.uniform(*PIECE, 2)).astype(int)
     top, left = int(rng.integers(height - tall + 1)), int(rng.integers(width - wide + 1))
     return drawing[top : top + tall, left : left + wide], aspect * (wide / width) / (tall / height)

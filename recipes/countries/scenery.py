@@ -14,7 +14,6 @@ flags too. The picture tower trains on the first two thirds of both kinds, and d
 sure a tower is that a picture shows no flag says little where it has learnt from that very picture.
 """
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +31,10 @@ COUNT, BACKGROUNDS, LARGEST = 200, 125, 480
 FILES = r"(train|calibration|test)_\d+\.jpg"
 GCOMPRIS = Package("deb", "gcompris-qt-data", "", "public domain, CC0-1.0, CC-BY-SA")
 MATE = Package("deb", "mate-backgrounds", "", "GPL-2+")
-TEST = ("fishes", "tools", "renewable", "others")  # folders of its resource `categorization`
-LEARNT = {"details.rcc": "details/resource/image/", "lang.rcc": "lang/resource/words_sample/"}
-CALIBRATION = 1 / 3  # share of each of these that is left to calibration
+ACTIVITIES = "gcompris/src/activities/"
+TEST = tuple(f"categorization/resource/images/{name}/" for name in ("fishes", "tools", "renewable", "others"))
+LEARNT = ("details/resource/image/", "lang/resource/words_sample/")
+CALIBRATION = 1 / 3  # share of each of `LEARNT` that is left to calibration
 Picture = UInt8[np.ndarray, "h w 3"]
 
 
@@ -48,14 +48,14 @@ def load(folder: str | Path, part: str, largest: int | None = None) -> list[Pict
 def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -> int:
     """Writes all into `folder`; returns how many. Raises ConnectionError; ValueError for other packages."""
     with atomic_folder(folder, overwrite, FILES) as part:
-        sets: dict[str, list[Picture]] = {"train": [], "calibration": [], "test": [*test_pictures(part, archives)]}
+        photographs, *learnt = gcompris(obtain(GCOMPRIS, part, archives), TEST, *((place,) for place in LEARNT))
+        sets = {"train": [], "calibration": [], "test": photographs + other_tests(part, archives)}
         if len(sets["test"]) < COUNT:
             raise ValueError(
                 f"the packages hold {len(sets['test'])} photographs for tests, not {COUNT}: use Debian 12's"
             )
         del sets["test"][COUNT:]
-        for resource, place in LEARNT.items():
-            found = [*in_resource(part, archives, resource, (place,))]
+        for found in learnt:
             first = round(len(found) * (1 - CALIBRATION))
             sets["train"] += found[:first]
             sets["calibration"] += found[first:]
@@ -67,26 +67,24 @@ def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -
     return sum(map(len, sets.values()))
 
 
-def test_pictures(scratch: Path, archives: Path | None) -> Iterator[Picture]:
-    """All of them, in a fixed order."""
-    images = tuple(f"categorization/resource/images/{name}/" for name in TEST)
-    yield from in_resource(scratch, archives, "categorization.rcc", images)
-    for name, picture in sorted(
-        members(obtain(MATE, scratch, archives), lambda path: "/nature/" in path and path.endswith(".jpg"))
-    ):
-        yield to_uint8(read_image(picture, name))
+def gcompris(archive: Path, *groups: tuple[str, ...]) -> list[list[Picture]]:
+    """The pictures of each group of folders below `ACTIVITIES`, by name. The file of an activity has its name."""
+    found: list[dict[str, Picture]] = [{} for _ in groups]
+    names = tuple(f"/{place.split('/')[0]}.rcc" for group in groups for place in group)
+    for path, content in members(archive, lambda path: path.endswith(names)):
+        for name, picture in resources(content, path, lambda name: name.endswith(".webp")):
+            for pictures_of, group in zip(found, groups, strict=True):
+                if name.removeprefix(ACTIVITIES).startswith(group):
+                    pictures_of[name] = to_uint8(read_image(picture, name))
+    return [[picture for _, picture in sorted(group.items())] for group in found]
+
+
+def other_tests(scratch: Path, archives: Path | None) -> list[Picture]:
+    """Photographs of nature, then stamps."""
+    nature = members(obtain(MATE, scratch, archives), lambda path: "/nature/" in path and path.endswith(".jpg"))
     stamps = pictures(obtain(STAMPS, scratch, archives), 256)
-    for stamp in stamps[:: max(1, len(stamps) // (COUNT - BACKGROUNDS + 5))]:
-        yield stamp.image
-
-
-def in_resource(scratch: Path, archives: Path | None, resource: str, places: Sequence[str]) -> Iterator[Picture]:
-    """The pictures in these folders of a resource file of GCompris, by name."""
-    wanted = tuple(f"gcompris/src/activities/{place}" for place in places)
-    for path, content in members(obtain(GCOMPRIS, scratch, archives), lambda path: path.endswith(f"/{resource}")):
-        files = resources(content, path, lambda name: name.endswith(".webp") and name.startswith(wanted))
-        for name, picture in sorted(files):
-            yield to_uint8(read_image(picture, name))
+    step = max(1, len(stamps) // (COUNT - BACKGROUNDS + 5))
+    return [to_uint8(read_image(content, name)) for name, content in sorted(nature)] + [s.image for s in stamps[::step]]
 
 
 def main(

@@ -112,8 +112,9 @@ class Answering:
         if not inputs:
             return []
         tokens, views = (np.stack(column) for column in zip(*inputs, strict=True))
-        chosen_by = self.assistant.processor.views
-        images = reader.best_views(tokens, views, chosen_by, self.sources) if self.k else views[:, 0]
+        images = views[:, 0]
+        if self.k:
+            images = reader.best_views(tokens, views, self.assistant.processor.views, self.sources)
         answers = reader.ask(tokens, images, self.k, sources=self.sources, decoding=self.decoding)
         texts = map(self.assistant.processor.tokenizer.decode, answers.tokens)
         found = zip(texts, answers.retrieved.ids, answers.retrieved.present, strict=True)

@@ -1,19 +1,28 @@
-"""Invented flags, augmentation, and the exported network with its memory."""
+"""Flags, invented and photographed, pictures without one, and the exported network with its memory."""
 
+import dataclasses
+
+import cv2
 import numpy as np
 import pytest
 from flax import nnx
 from little_worlds import COUNTRIES, COUNTRIES_NETWORK
+from made_archives import rcc_bytes, write_deb
 from refusal import refused
 
-from recipes.countries import drawing
-from recipes.countries.augmentation import augment, blank_image
+from common.io.images import read_image
+from recipes.captioned_pictures import stamps
+from recipes.countries import drawing, scenery
+from recipes.countries.augmentation import VISIBLE, augment, blank_image, photograph
 from recipes.countries.charges import CHARGES, SHARES
 from recipes.countries.drawing import GROUND_SHARES, GROUNDS, PARTS, flags, seeds
 from recipes.countries.facts import Atlas, grid_colours, nearest, unique_flags
+from recipes.countries.pairs import GROUP, FlagPairs, piece
 from recipes.countries.ship import ship
 from reveal.assistant import Assistant
+from reveal.memory import Memory
 from reveal.network import weights
+from reveal.network.config import TowerConfig
 from reveal.network.model import Reveal
 
 REAL = Atlas.create().flags
@@ -84,10 +93,76 @@ def test_augmentation_is_fixed_by_its_seed_and_in_range():
     np.testing.assert_array_equal(blank_image(8), np.full((8, 8, 3), 0.5, np.float32))
 
 
-def save(folder, target) -> None:
-    params = nnx.to_pure_dict(nnx.state(Reveal(COUNTRIES_NETWORK, rngs=nnx.Rngs(0))))
+RED = np.broadcast_to(np.array([255, 0, 0, 255], np.uint8), (72, 96, 4))
+BLACK = np.zeros((60, 80, 3), np.uint8)
+
+
+def test_a_cut_flag_is_mostly_outside_the_picture():
+    def red(seed, **options) -> float:
+        shown = photograph(RED, 1.0, BLACK, 48, rng(seed), (0.8, 0.8), 0.0, **options)
+        return float((shown[..., 0] > 0.3).mean())
+
+    cut, whole = ([red(seed, **options) for seed in range(60)] for options in ({"cut": True}, {"plain": True}))
+    assert max(cut) < VISIBLE[1] * 0.8**2 * 1.15 < 0.5 < min(whole)
+    assert np.median(cut) > 0.02
+
+
+def test_pairs_of_pictures():
+    pairs = FlagPairs(world=COUNTRIES, batch_size=8)
+    flags_of = np.stack([cv2.resize(flag, (96, 72)) for flag in REAL])
+    opaque = np.concatenate([flags_of, np.full((*flags_of.shape[:3], 1), 255, np.uint8)], axis=-1)
+    vars(pairs).update(real_drawings=(opaque[None], np.full((1, len(opaque)), 1.5)), grounds=[BLACK])
+    rows = [pairs.example(0, number) for number in range(40 * GROUP)]
+    assert [row["flag"] < 0 for row in rows] == [False, False, False, True] * 40
+    held_out = set(COUNTRIES.atlas.held_out.tolist())
+    assert held_out.isdisjoint(int(row["flag"]) for row in rows if row["flag"] < COUNTRIES.atlas.real)
+    assert all(row[name].shape == (16, 16, 3) and 0 <= row[name].min() <= row[name].max() <= 1
+               for row in rows for name in ("query", "key"))  # fmt: skip
+    np.testing.assert_array_equal(pairs.example(0, 7)["query"], rows[7]["query"])
+    part, aspect = piece(opaque[0], 1.5, rng(3))
+    assert 20 < part.shape[0] < 48 and 28 < part.shape[1] < 64
+    assert aspect == pytest.approx(1.5 * (part.shape[1] / 96) / (part.shape[0] / 72))
+
+
+def test_pictures_without_a_flag(tmp_path, monkeypatch):
+    def webp(level, suffix=".webp"):
+        return cv2.imencode(suffix, np.full((30, 40, 3), level, np.uint8))[1].tobytes()
+
+    images = "categorization/resource/images/"
+    activities = {
+        "categorization": {f"{images}fishes/b.webp": 20, f"{images}fishes/a.webp": 10, f"{images}birds/c.webp": 30},
+        "details": {f"details/resource/image/{n}.webp": 100 + n for n in range(3)},
+        "lang": {f"lang/resource/words_sample/{n}.webp": 200 + n for n in range(3)},
+    }
+    write_deb(tmp_path, scenery.GCOMPRIS, {
+        f"usr/share/{name}.rcc": rcc_bytes({scenery.ACTIVITIES + path: webp(level) for path, level in files.items()})
+        for name, files in activities.items()
+    })  # fmt: skip
+    write_deb(tmp_path, scenery.MATE, {"usr/nature/sea.jpg": webp(40, ".jpg"), "usr/abstract/x.jpg": webp(0, ".jpg")})
+    stamp = cv2.imencode(".png", np.zeros((80, 80, 3), np.uint8))[1].tobytes()
+    write_deb(
+        tmp_path,
+        stamps.STAMPS,
+        {f"{stamps.ROOT}animals/mammals/cow.png": stamp, f"{stamps.ROOT}animals/mammals/cow.txt": b"Cow."},
+    )
+    refused(ValueError, scenery.fetch, tmp_path / "few", tmp_path, match="4 photographs")
+    monkeypatch.setattr(scenery, "COUNT", 4)
+    for _ in range(2):
+        assert scenery.fetch(tmp_path / "out", tmp_path, overwrite=True) == 10
+    levels = {
+        name: [round(255 * float(read_image(path).mean())) for path in sorted((tmp_path / "out").glob(f"{name}_*"))]
+        for name in ("test", "train", "calibration")
+    }
+    assert 0 < levels["test"].pop() < 200  # a black stamp on white
+    assert levels == {"test": [10, 20, 40], "train": [100, 101, 200, 201], "calibration": [102, 202]}
+    assert [picture.shape for picture in scenery.load(tmp_path / "out", "train", 20)] == [(15, 20, 3)] * 4
+    refused(FileNotFoundError, scenery.load, tmp_path, "train", match="train_000")
+
+
+def save(folder, target, network=COUNTRIES_NETWORK) -> None:
+    params = nnx.to_pure_dict(nnx.state(Reveal(network, rngs=nnx.Rngs(0))))
     data = {"_target_": target, "text_length": 96, "item_length": 44, "answer_length": 4}
-    weights.save(folder / weights.FILE, params, COUNTRIES_NETWORK, metadata={"recipe": {"data": data}})
+    weights.save(folder / weights.FILE, params, network, metadata={"recipe": {"data": data}})
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +198,18 @@ def test_refused_runs_and_folders(folder, tmp_path):
     refused(ValueError, ship, tmp_path, tmp_path / "data", match=r"a\.World")
     assert not (tmp_path / "data").exists()
     refused(FileExistsError, ship, folder.parent, folder, match="data")
+
+
+@pytest.mark.long
+def test_the_weight_of_a_tower_is_chosen_when_it_is_shipped(folder, tmp_path):
+    refused(ValueError, ship, folder.parent, tmp_path / "none", 2.0, match="no tower")
+    network = dataclasses.replace(COUNTRIES_NETWORK, tower=TowerConfig(width=8, key_dim=4))
+    save(tmp_path, "recipes.countries.data.CountriesConfig", network)
+    ship(tmp_path, tmp_path / "data", 2.0)
+    keys = Memory(tmp_path / "data" / "memory").keys(np.arange(4))
+    heads, tower = keys[:, : network.key_dim], keys[:, network.key_dim :]
+    np.testing.assert_allclose(np.square(heads).sum(axis=1), 0.5, rtol=1e-3)
+    np.testing.assert_allclose(np.square(tower).sum(axis=1), 2, rtol=1e-3)
+    assert weights.load(tmp_path / "data" / weights.FILE).config.tower == TowerConfig(
+        width=8, key_dim=4, weight=2.0, heads_weight=0.5
+    )
