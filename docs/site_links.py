@@ -12,7 +12,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[1]
 CARDS = {"film": ["film-small", "film-small-style"], "reveal": ["countries"]}
-CARDS["plugins"] = ["diffusion-small", "canny-small", "mask-small", "scribble-small"]
+CARDS["plugins"] = ["diffusion-small", "canny-small", "mask-small", "scribble-small", "depth-small"]
 PAGES = {  # in the repository: on the site
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",

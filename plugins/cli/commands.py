@@ -160,6 +160,8 @@ class Condition(Printing):
     """depth: an ONNX file that estimates it."""
     near: Literal["high", "low"] | None = None
     """depth: high for inverse depth (near pixels have high values), low for distances; None: high."""
+    inflate: bool = False
+    """depth: inflate the silhouette of one object on a plain background."""
     mask: str | None = None
     """mask: a grey image, white in the foreground, or a folder of them named as the images."""
     threshold: float | None = None

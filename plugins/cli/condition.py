@@ -30,7 +30,7 @@ OPTIONS = {
     "canny": ("low", "high"),
     "face": ("faces", "landmarks"),
     "holistic": ("landmarks",),
-    "depth": ("depth", "model", "near"),
+    "depth": ("depth", "model", "near", "inflate"),
     "mask": ("mask", "threshold"),
     "scribble": ("width", "blur", "drawing"),
 }
@@ -72,8 +72,9 @@ def given_options(command: Condition) -> dict[str, Any]:
         if name not in OPTIONS[command.kind]:
             kinds = " and ".join(kind for kind, names in OPTIONS.items() if name in names)
             raise ValueError(f"--{name} is an option of {kinds}, not of {command.kind}; leave it out")
-    if command.kind == "depth" and ("depth" in given) == ("model" in given):
-        raise ValueError("depth is read from --depth MAPS or estimated by --model FILE.onnx: give one of them")
+    if command.kind == "depth" and len(given.keys() & {"depth", "model", "inflate"}) != 1:
+        sources = "read from --depth MAPS, estimated by --model FILE.onnx, or of one object on a plain ground --inflate"
+        raise ValueError(f"depth is {sources}: give one of them")
     if command.faces is not None and command.faces < 1:
         raise ValueError(f"--faces {command.faces}: one face or more can be drawn")
     return given

@@ -1,6 +1,7 @@
 """The controls of `plugins generate`, from its options.
 
     --control canny --image photo.jpg                      the shipped plugin, on the photo's edges
+    --control depth --image object.png                     on the inflated silhouette; or --condition depth.png
     --control canny depth --plugin A B --image photo.jpg   two plugins
     --plugin A --condition edges.png                       a finished condition image
     --plugin A --condition edges.png --image photo.jpg     the same, starting from the photo
@@ -57,7 +58,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
         if command.condition:
             condition = place(read_image(next(conditions)), size, "crop")
         else:
-            condition = make(str(kind), source)
+            condition = make(str(kind), source, **({"inflate": True} if kind == "depth" else {}))
             if (warning := emptiness(str(kind), condition)) and not command.quiet:
                 terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
         prompt_only = command.prompt_only or None  # None: as the network was trained

@@ -130,7 +130,6 @@ def page(command: Web) -> gr.Blocks:
                 condition = gr.Gallery(
                     label="Conditions",
                     columns=2,
-                    height=240,
                     object_fit="contain",
                     buttons=[],
                     visible=bool(studio.networks),
@@ -181,7 +180,9 @@ def picture_of(drawing: Mapping[str, Any] | None) -> Image | None:
 
 
 def options_of(kind: str, drawing: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of a condition: without an uploaded image, a scribble is the strokes of the brush themselves."""
+    """The options of a condition: depth is inflated, a scribble without an uploaded image is the strokes."""
+    if kind == "depth":
+        return {"inflate": True}
     background = None if drawing is None else drawing.get("background")
     return {"drawing": True} if kind == "scribble" and (background is None or not background[..., 3].any()) else {}
 

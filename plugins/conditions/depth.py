@@ -1,8 +1,8 @@
 """Depth as an image: near is bright, far is black, each image scaled to [0, 1] by itself.
 
 The condition of MediaPipe's depth plugin: a depth model's output, min-max normalised, in three equal channels. Depth
-comes from a file or from a user's own model (`OnnxDepth`; no package ships one). There are two conventions, and files
-do not record theirs:
+comes from a file, from a user's own model (`OnnxDepth`; no package ships one), or from a silhouette (`inflate`). There
+are two conventions, and files do not record theirs:
 
 | near | the map holds | shown |
 | --- | --- | --- |
@@ -10,6 +10,13 @@ do not record theirs:
 | "low" | distances in any unit; 0 means "not measured", as depth cameras write it | its reciprocal |
 
 Values that are not finite are "not measured" in both, and black.
+
+**Inflation.** Of one object on a plain background (`mask.foreground`) only the silhouette is known. Teddy (Igarashi et
+al., SIGGRAPH 1999) inflates such a drawing; with d the distance to the background and R the largest one,
+
+    nearness = base + (1 - base) sqrt(d (2 R - d)) / R         on the object: half a ball on a disc
+
+and 0 on the background, or a floor that comes nearer towards the bottom.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -18,16 +25,18 @@ from typing import Literal, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from common.data.arrays import open_arrays
 from common.io.files import require_file
 from common.io.images import READABLE, read_image
+from plugins.conditions.mask import foreground
 from plugins.onnx_model import ImageModel
 
 Near = Literal["high", "low"]
 SUFFIXES = (".npy", ".npz", ".png", *(suffix for suffix in READABLE if suffix != ".png"))
 ARRAY = "depth"  # of an .npz with several arrays
+BASE = 0.5  # nearness of an inflated object at its outline
 
 
 @runtime_checkable
@@ -43,15 +52,30 @@ def depth(
     depth: Float[np.ndarray, "h2 w2"] | None = None,
     model: DepthModel | None = None,
     near: Near = "high",
+    inflate: bool = False,
 ) -> Float[np.ndarray, "h w 3"]:
-    """From a map of the image's size, or from a model."""
-    found = model(image) if depth is None and model is not None else depth
-    if found is None or (depth is not None and model is not None):
-        raise ValueError("depth is made from a map or by a model: give one of depth= and model=")
+    """From a map of the image's size, by a model, or inflated from the silhouette of one object on a plain ground."""
+    if (depth is not None) + (model is not None) + inflate != 1:
+        raise ValueError("depth is made from a map, by a model or by inflation: give one of depth=, model=, inflate=")
+    if inflate:
+        return np.repeat(inflated(foreground(image))[..., None], 3, axis=-1)
+    found = depth if model is None else model(image)
+    assert found is not None
     if found.shape != image.shape[:2]:
         sizes = [f"{shape[1]}x{shape[0]}" for shape in (found.shape, image.shape)]
         raise ValueError(f"the depth map is {sizes[0]}, the image {sizes[1]}; resize one to the other's size")
     return draw_depth(found, near)
+
+
+def inflated(silhouette: Bool[np.ndarray, "h w"], base: float = BASE, floor: float = 0.0) -> Float[np.ndarray, "h w"]:
+    """Nearness in [0, 1] of an object with this silhouette (module docstring), `floor` at the bottom of the background;
+    black for an empty one."""
+    padded = np.pad(silhouette, 1).astype(np.uint8)  # the border cuts an object off
+    distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
+    largest = max(float(distance.max()), 1.0)
+    ball = np.sqrt(distance * (2 * largest - distance)) / largest
+    ground = floor * np.linspace(0, 1, len(silhouette))[:, None]
+    return np.where(silhouette, base + (1 - base) * ball, ground).astype(np.float32)
 
 
 def draw_depth(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.ndarray, "h w 3"]:

@@ -3,7 +3,7 @@
     make("canny", image, low=50, high=150)
     make("face", image, most=2)                       or landmarks=Landmarks
     make("holistic", image)                           or landmarks=Landmarks
-    make("depth", image, depth=map, near="low")       or model=DepthModel
+    make("depth", image, depth=map, near="low")       or model=DepthModel, or inflate=True
     make("mask", image, threshold=0.1)                or mask=map
     make("scribble", image, width=0.03)               or drawing=True
     mirror("face", condition)                         flips a condition image
@@ -35,6 +35,7 @@ CONDITIONS = {  # kind -> the module with a function of that name
 SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",
+    "depth": "nothing stands out from the background, so there is nothing to inflate; give a map or a model",
     "mask": "nothing stands out from the background, so the condition is empty; lower threshold, or give a mask",
     "scribble": "no contour or stroke was found, so the condition is empty; lower blur, or draw on a plain ground",
 }

@@ -197,6 +197,9 @@ def test_depth_from_files(here, capsys):
     assert row[0] == 1 and row[-1] == 0
     run("depth in/a.jpg -o a.png --depth maps/a.npy")
     assert read_image("a.png")[0, -1, 0] == 1
+    write_image("disc.png", np.pad(np.zeros((20, 20, 3), np.float32), ((9, 9), (9, 9), (0, 0)), constant_values=1))
+    run("depth disc.png -o inflated.png --inflate")
+    assert read_image("inflated.png")[19, 19, 0] > read_image("inflated.png")[9, 9, 0] > 0
 
 
 def test_a_depth_model_is_loaded_once(here, monkeypatch):
@@ -224,6 +227,8 @@ MISTAKES = {  # words -> a value in the error
     "face in -o out --faces 0": "--faces 0",
     "depth in -o out": "--depth",
     "depth in -o out --depth empty --model a": "--model",
+    "depth in -o out --inflate --model a": "--inflate",
+    "mask in -o out --inflate": "--inflate",
     "depth in -o out --depth in/a.jpg": "in/a.jpg",
     "depth in/a.jpg -o a.png --depth in": "--depth in",
     "depth in/a.jpg -o a.png --depth none.npy": "none.npy",

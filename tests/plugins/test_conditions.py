@@ -13,10 +13,10 @@ from common.io.images import write_image
 from plugins import conditions
 from plugins.conditions import connections
 from plugins.conditions.canny import canny
-from plugins.conditions.depth import OnnxDepth, draw_depth, normalise, read_depth
+from plugins.conditions.depth import OnnxDepth, draw_depth, inflated, normalise, read_depth
 from plugins.conditions.drawing import draw_face, draw_holistic
 from plugins.conditions.landmarks import Landmarks
-from plugins.conditions.registry import mirror
+from plugins.conditions.registry import emptiness, mirror
 
 SIZE = (512, 512)
 FACE = {group.name: group for group in connections.FACE}
@@ -246,6 +246,8 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
     (lambda: conditions.make("depth", IMAGE, depth=RAMP), r"4x3.* 8x6"),
     (lambda: conditions.make("depth", IMAGE, model=lambda image: RAMP), "4x3"),
     (lambda: conditions.make("depth", IMAGE, depth=RAMP, model=lambda image: RAMP), r"depth=.* model="),
+    (lambda: conditions.make("depth", IMAGE), r"depth=.* model=.* inflate="),
+    (lambda: conditions.make("depth", IMAGE, depth=RAMP, inflate=True), r"depth=.* inflate="),
 ])  # fmt: skip
 def test_invalid_values_are_refused(call, value):
     refused(ValueError, call, match=value)
@@ -260,6 +262,22 @@ def test_near_is_bright():
     image = draw_depth(RAMP)
     assert image.dtype == np.float32
     np.testing.assert_array_equal(image, np.repeat(nearness[..., None], 3, -1))
+
+
+def test_a_disc_is_inflated_to_half_a_ball():
+    y, x = np.mgrid[:65, :65] - 32
+    away = np.hypot(x, y)
+    image = np.ones((65, 65, 3), np.float32)
+    image[away < 20] = (0.8, 0.1, 0.1)
+    made = conditions.make("depth", image, inflate=True)
+    height = 2 * made[..., 0] - 1  # above a base of a half
+    assert made.dtype == np.float32 and (made[away >= 20] == 0).all() and made[32, 32, 0] == 1
+    inside = away < 18
+    np.testing.assert_allclose(height[inside], np.sqrt(1 - (away[inside] / 20) ** 2), atol=0.05)
+    sloped = inflated(away < 20, base=0.25, floor=0.5)
+    assert sloped[0, 0] == 0 and sloped[-1, 0] == 0.5 and 0.25 < sloped[32, 13] < sloped[32, 32] == 1
+    assert not inflated(np.zeros((8, 8), bool)).any()
+    assert "inflate" in emptiness("depth", conditions.make("depth", np.ones_like(image), inflate=True))
 
 
 def test_what_was_not_measured_is_black():

@@ -17,7 +17,7 @@ from plugins.metrics.fidelity import EdgeF1, MaskIou
 
 APPLE = Path(__file__).parents[2] / "examples" / "apple.png"
 PROMPTS = ["red apple, 3d emoji", "orange, 3d emoji", "blue fish, 3d emoji", "green tree, noto emoji"]
-KINDS = {"canny": EdgeF1(), "mask": MaskIou(), "scribble": EdgeF1()}
+KINDS = {"canny": EdgeF1(), "depth": MaskIou(), "mask": MaskIou(), "scribble": EdgeF1()}
 STEPS = 10
 
 
@@ -71,15 +71,17 @@ def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     def mean(images, target):
         return np.mean([score(image, shown[target]) for image in images])
 
-    own, other = (draw(network.on(make(kind, image))) for image in shown.values())
+    options = {"inflate": True} if kind == "depth" else {}
+    own, other = (draw(network.on(make(kind, image, **options))) for image in shown.values())
     none, controlled, wrong = (mean(images, "own") for images in (alone, own, other))
     assert controlled > max(none, wrong) + 0.15, (none, controlled, wrong)
     assert mean(other, "other") > wrong + 0.15
 
 
 @pytest.mark.long
-def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture):
+@pytest.mark.parametrize("kind", ["mask", "depth"])
+def test_the_command_uses_the_shipped_plugin_of_a_kind(tmp_path, monkeypatch, picture, kind):
     monkeypatch.chdir(tmp_path)
-    words = ["--control", "mask", "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
+    words = ["--control", kind, "--image", str(APPLE), "--steps", str(STEPS), "--quiet"]
     main(["generate", "--prompt", "green apple, 3d emoji", *words, "-o", "apple.png"])
     assert MaskIou()(read_image("apple.png"), picture) > 0.75

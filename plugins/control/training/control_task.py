@@ -198,10 +198,12 @@ def draw(
     settings: Any,
     strength: float = 1.0,
     mesh: Mesh | None = None,
+    first_seed: int = 0,
 ) -> Float[np.ndarray, "n h w 3"]:
-    """An image of each prompt with its condition, or without control; seeds are 0, 1, ...; `settings` has `steps` and
-    `guidance`. Without `mesh` on one device, as a training whose others hold what it needs."""
+    """An image of each prompt with its condition, or without control, of the seeds from `first_seed` on; `settings` has
+    `steps` and `guidance`. Without `mesh` on one device, as a training whose others hold what it needs."""
     controls = [] if network is None else [network.on(conditions, strength=strength)]
     _, height, width, _ = conditions.shape
     options: dict[str, Any] = {"steps": settings.steps, "guidance": settings.guidance, "height": height, "width": width}
-    return pipeline(prompts, seeds=range(len(prompts)), controls=controls, mesh=mesh, **options)
+    seeds = range(first_seed, first_seed + len(prompts))
+    return pipeline(prompts, seeds=seeds, controls=controls, mesh=mesh, **options)
