@@ -33,6 +33,7 @@ from plugins.evaluation.held_out import Images
 from plugins.metrics.anchors import derangement
 from plugins.metrics.fidelity import EdgeF1, MaskIou
 
+SCENES = "scenes"  # which have no silhouette
 SETS = {"pictures": "unseen", "photographs": "test"}
 PLUGINS = ("canny-small", "mask-small", "scribble-small", "depth-small")
 OWN, NONE, WRONG = "own", "none", "wrong"
@@ -57,7 +58,7 @@ def sets_of(kind: str, settings: Settings, side: int) -> dict[str, PictureBatche
     """The pictures that a kind of condition is scored on; `side` is the base's."""
     if kind != "depth":
         return {name: CaptionedConfig(settings.captioned, split=split, condition=kind) for name, split in SETS.items()}
-    folders = {**SETS, "scenes": "scenes"}
+    folders = {**SETS, SCENES: "scenes"}
     options: dict[str, Any] = {"split": "all", "size": side, "condition": "depth", "stored": True}
     options["tokenizer"] = settings.base
     return {name: OwnPicturesConfig(f"{settings.depth}/{split}", **options) for name, split in folders.items()}
@@ -69,7 +70,8 @@ def rows_of(
     """A row for each set and condition, with the scores of each seed; `without` keeps the images without control."""
     network = control.load(name)
     for place, data in sets_of(network.config.condition, settings, pipeline.base.side).items():
-        evaluation = ControlEvaluation(data, {"edges": EdgeF1(), "area": MaskIou()}, count=settings.count)
+        metrics = {"edges": EdgeF1()} if place == SCENES else {"edges": EdgeF1(), "area": MaskIou()}
+        evaluation = ControlEvaluation(data, metrics, count=settings.count)
         held = evaluation.held_out(settings.count)
         draws = functools.partial(_draws, pipeline, held.prompts, evaluation, settings)
         if (key := tuple(held.prompts)) not in without:
@@ -101,8 +103,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown: means over the seeds, and their ranges."""
 
     def cell(row: dict[str, Any], key: str) -> str:
-        values = [scores[key] for scores in row["scores"]]
-        return f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
+        values = [scores[key] for scores in row["scores"] if key in scores]
+        return "" if not values else f"{statistics.mean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
     titles = ["plugin", "set", "images", "condition", "edge F1", "mask IoU"]
     cells = [
