@@ -139,6 +139,10 @@ def test_the_memory_remembers(here, capsys):
     output_of(capsys, "refresh", "m", "--quiet")
     assert Memory("m").layout == layout
     np.testing.assert_allclose(Memory("m").keys(ids), before, atol=1e-5)
+    for vectors in (1, 5):
+        memory_build.refresh(Memory("m"), TwoTowerAssistant.load("clip", sources=layout.sources, vectors=vectors))
+        assert vectors_of(Memory("m"), number).shape == (vectors, 2 * dim + 2)
+        assert output_of(capsys, "search", "m", "Oona", "-k", "1")["items"][0]["id"] == number
 
 
 def test_a_small_object_in_a_photograph_is_found(here, capsys, monkeypatch):
