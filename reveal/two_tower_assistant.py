@@ -13,7 +13,7 @@ and a question is several searches, of its image and its text in the image vecto
 asks for the last two numbers as well (`LIFT`), so that an item without that modality is below all that have it. Values
 are not used.
 
-**Several vectors** (`reveal build --vectors N`). One vector of a photograph hardly tells of what is small in it. With N
+**Several vectors** (`reveal build --vectors N`). One vector of a photograph hardly shows what is small in it. With N
 above 1 a key is N of the vectors above, [image view | text view | 1 | 1] each: of the whole image and N - 1 crops that
 overlap, of the whole text and its first N - 1 sentences. A search takes the largest of an item's N cosines (late
 interaction, `memory/engines/engine.py`), so what a crop or a sentence shows is found as a whole item is. A question has
