@@ -14,6 +14,8 @@ and are none of them. The engines are those of `reveal/memory`, through `update`
 | in a program | `exact.search` in jit on one device: queries come from the device, results stay there, as in training |
 | ExactEngine | the same from outside: NumPy arrays in and out |
 | NumPy | a matrix product, then argpartition |
+| late, 1 x 8, 8 x 8 | `LateInteractionEngine`, `--late-items` keys of 8 vectors: `--queries` of one, an eighth of 8 |
+| NumPy, 1 x 8, 8 x 8 | the same by NumPy's product, maxima and sums of 4,096 keys at a time |
 | FAISS flat, ivfpq, hnsw | `FaissEngine`; ivfpq is refined with the keys themselves |
 | Milvus FLAT | `MilvusEngine` on a file (milvus-lite), with `--milvus-items` keys; a second row of ours has as many |
 
@@ -58,7 +60,8 @@ import tyro
 
 from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, line, memory, timed
 
-OURS = "in a program"
+OURS, LATE = "in a program", "late"
+VECTORS = 8  # of a key, and of a query at most, for late interaction
 KEYS = "keys.float32"
 CENTRES = 4096
 NOISE = 0.5  # of clustered keys, over their centres
@@ -90,6 +93,8 @@ class Options:
     """FAISS's graph too."""
     milvus_items: int = 100_000
     """Keys for Milvus; 0 leaves it out."""
+    late_items: int = 100_000
+    """Keys of 8 vectors for late interaction; 0 leaves it out."""
 
 
 class Task(NamedTuple):
@@ -134,13 +139,13 @@ def in_a_program() -> Build:
     return build
 
 
-def exact_engine() -> Build:
+def exact_engine(name: str = "ExactEngine") -> Build:
     import jax
 
     from common.training.mesh import make_mesh
     from reveal.memory.engines import exact
 
-    engine = exact.ExactEngine(make_mesh(1))
+    engine = getattr(exact, name)(make_mesh(1))
 
     def build(task: Task) -> Searcher:
         engine.update(task.rows, 1, 1)
@@ -160,7 +165,11 @@ def with_numpy() -> Build:
         keys = task.rows.keys(0, len(task.rows))
 
         def search() -> np.ndarray:
-            scores = task.queries @ keys.T
+            if task.queries.ndim == 2:
+                scores = task.queries @ keys.T
+            else:
+                parts = [maxsim(task.queries, keys[start : start + 4096]) for start in range(0, len(keys), 4096)]
+                scores = np.concatenate(parts, axis=1)
             rows = np.argpartition(scores, -task.k, axis=1)[:, -task.k :]
             order = np.argsort(-np.take_along_axis(scores, rows, axis=1), axis=1, kind="stable")
             return np.take_along_axis(rows, order, axis=1)
@@ -168,6 +177,12 @@ def with_numpy() -> Build:
         return Searcher(search, lambda: keys.nbytes)
 
     return build
+
+
+def maxsim(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Scores [b n] of queries [b q d] and keys of some vectors [n k]."""
+    (b, q, d), n = queries.shape, len(keys)
+    return (queries.reshape(-1, d) @ keys.reshape(-1, d).T).reshape(b, q, n, -1).max(axis=3).sum(axis=1)
 
 
 def index_bytes(engine: Any) -> int:
@@ -215,6 +230,18 @@ class Case:
     prepare: Callable[..., Build]
     arguments: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    asked: int = 0  # vectors of a query of late interaction; 0: a key is one vector
+
+    @property
+    def vectors(self) -> int:
+        """Of a key."""
+        return VECTORS if self.asked else 1
+
+    def queries(self, vectors: np.ndarray) -> np.ndarray:
+        """Those of this row, [b d] or [b q d]."""
+        if not self.asked:
+            return vectors
+        return vectors[: len(vectors) // self.asked * self.asked].reshape(-1, self.asked, vectors.shape[1])
 
     def missing(self) -> str | None:
         """The extra to install, if any."""
@@ -232,6 +259,10 @@ def cases(options: Options) -> list[Case]:
     if milvus.items:
         alike = [Case(OURS, milvus.items, in_a_program)] if milvus.items != all_keys and not milvus.missing() else []
         found += [*alike, milvus]
+    for asked in sorted({1, min(VECTORS, options.queries)}) if options.late_items else ():
+        name = f", {asked} x {VECTORS}"
+        found += [Case(LATE + name, options.late_items, exact_engine, ("LateInteractionEngine",), asked=asked)]
+        found += [Case("NumPy" + name, options.late_items, with_numpy, asked=asked)]
     return found
 
 
@@ -247,7 +278,8 @@ def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> tuple[np.n
     keep_freed_memory()
     build = case.prepare(*case.arguments)
     numbers = np.arange(case.items), np.zeros(case.items, np.uint8), np.zeros(case.items, np.int32)
-    rows = Rows(*numbers, partial(read, folder / KEYS, queries.shape[1]), queries.shape[1])
+    width, queries = case.vectors * queries.shape[1], case.queries(queries)
+    rows = Rows(*numbers, partial(read, folder / KEYS, width), width, key_vectors=case.vectors)
     before = held()
     _searcher, building, _ = timed(lambda: build(Task(rows, queries, k, folder)))
     row = {"build s": building, "held MB": held() - before, "first s": timed(_searcher.search)[1]}
@@ -291,7 +323,8 @@ def draw(path: Path, options: Options) -> np.ndarray:
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CENTRES, options.width), np.float32) if options.data == "clustered" else None
     some = partial(unit_keys, rng, width=options.width, centres=centres)
-    queries, count = some(options.queries), max(options.items, options.milvus_items)
+    queries = some(options.queries)
+    count = max(options.items, options.milvus_items, VECTORS * options.late_items)
     with path.open("wb") as file:
         for start in range(0, count, CHUNK):
             file.write(some(min(CHUNK, count - start)).data)
@@ -305,10 +338,11 @@ def read(path: Path, width: int, start: int, stop: int) -> np.ndarray:
 
 
 def best(keys: np.ndarray, queries: np.ndarray, k: int) -> np.ndarray:
-    """Rows [b k] of the best keys, by products in float64."""
+    """Rows [b k] of the best keys for queries [b d] or [b q d], by products in float64."""
+    exact, chunk = queries.astype(np.float64).reshape(len(queries), -1, queries.shape[-1]), max(CHUNK // VECTORS, k)
     scores, rows = np.zeros((len(queries), 0)), np.zeros((len(queries), 0), np.int64)
-    for start in range(0, len(keys), CHUNK):
-        more = queries.astype(np.float64) @ keys[start : start + CHUNK].astype(np.float64).T
+    for start in range(0, len(keys), chunk):
+        more = maxsim(exact, keys[start : start + chunk].astype(np.float64))
         numbers = np.broadcast_to(np.arange(start, start + more.shape[1]), more.shape)
         scores, rows = np.concatenate([scores, more], axis=1), np.concatenate([rows, numbers], axis=1)
         at = np.argpartition(scores, -k, axis=1)[:, -k:]
@@ -336,14 +370,20 @@ def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str
     """A row of the table for each case."""
     queries, rows = draw(folder / KEYS, options), []
     keys = np.memmap(folder / KEYS, np.float32, "r").reshape(-1, options.width)
-    wanted = {items: best(keys[:items], queries, options.k) for items in {case.items for case in chosen}}
+    wanted: dict[tuple[int, int], np.ndarray] = {}
+    for case in chosen:
+        if (which := (case.items, case.asked)) not in wanted:
+            own = keys[: case.items * case.vectors].reshape(case.items, -1)
+            wanted[which] = best(own, case.queries(queries), options.k)
     with contextlib.ExitStack() as stack:
         context = multiprocessing.get_context("spawn")
         pools = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in chosen]
         for case, pool in zip(chosen, pools, strict=True):
             print(f"{case.name}, {case.items:,} keys ...", file=sys.stderr, flush=True)
             found, row = pool.submit(prepare, case, queries, options.k, folder).result()
-            rows.append(row | {"": case.name, "items": case.items, "recall": recall(found, wanted[case.items])})
+            rows.append(
+                row | {"": case.name, "items": case.items, "recall": recall(found, wanted[case.items, case.asked])}
+            )
         seconds: list[list[float]] = [[] for _ in chosen]
         for _ in range(options.repeats):
             for pool, several in zip(pools, seconds, strict=True):
@@ -355,14 +395,21 @@ def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str
 def compared(rows: list[dict[str, Any]], seconds: list[list[float]]) -> list[dict[str, Any]]:
     """The rows with their medians, and how often ours with as many keys fits into them."""
     timed = [row | {"ms": 1000 * statistics.median(several)} for row, several in zip(rows, seconds, strict=True)]
-    ours = {row["items"]: row["ms"] for row in timed if row[""] == OURS}
-    return [row | {"to ours": row["ms"] / ours[row["items"]]} for row in timed]
+    alike = [(row["items"], row[""].partition(", ")[2]) for row in timed]
+    pairs = list(zip(timed, alike, strict=True))
+    ours = {of: row["ms"] for row, of in pairs if row[""].partition(", ")[0] in (OURS, LATE)}
+    return [row | {"to ours": row["ms"] / ours[of]} for row, of in pairs]
 
 
 def main(options: Options) -> None:
-    if min(options.queries, options.repeats, options.threads, options.width) < 1 or options.milvus_items < 0:
-        raise SystemExit("--queries, --repeats, --threads and --width are 1 or more, --milvus-items 0 or more")
-    fewest = min(options.items, options.milvus_items or options.items)
+    if (
+        min(options.queries, options.repeats, options.threads, options.width) < 1
+        or min(options.milvus_items, options.late_items) < 0
+    ):
+        raise SystemExit(
+            "--queries, --repeats, --threads and --width are 1 or more, --milvus-items, --late-items 0 or more"
+        )
+    fewest = min(options.items, options.milvus_items or options.items, options.late_items or options.items)
     if not 1 <= options.k <= fewest:
         raise SystemExit(f"--k is {options.k}: give 1 to {fewest}, the keys there are")
     wanted = cases(options)

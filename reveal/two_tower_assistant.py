@@ -13,6 +13,12 @@ and a question is several searches, of its image and its text in the image vecto
 asks for the last two numbers as well (`LIFT`), so that an item without that modality is below all that have it. Values
 are not used.
 
+**Several vectors** (`reveal build --vectors N`). One vector of a photograph hardly shows what is small in it. With N
+above 1 a key is N of the vectors above, [image view | text view | 1 | 1] each: of the whole image and N - 1 crops that
+overlap, of the whole text and its first N - 1 sentences. A search takes the largest of an item's N cosines (late
+interaction, `memory/engines/engine.py`), so what a crop or a sentence shows is found as a whole item is. A question has
+one vector of its image and one of its text, as before.
+
 **Ranks.** Cosines of different modalities cannot be compared, so ranks are merged, by their reciprocals (Cormack et
 al., SIGIR 2009). A question has up to three parts: its image, its text, and the words of its text (BM25). For each part
 an item has the better rank of its image and its text,
@@ -28,7 +34,6 @@ effect of an item is that of leaving it out on the answer's log-probability, as 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -43,7 +48,7 @@ from common.nn.two_towers import TwoTowers
 from common.weights.porting import unflatten_like
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import BEAMS, MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
-from reveal.memory.items import Item, is_text
+from reveal.memory.items import Item
 from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
@@ -52,7 +57,7 @@ from reveal.network.generator import Decoding
 from reveal.network.published import read_t5
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
-from reveal.processing.two_tower_processor import TwoTowerProcessor
+from reveal.processing.two_tower_processor import TwoTowerProcessor, sentences_of
 from reveal.reader import batches, call
 from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
@@ -62,7 +67,6 @@ RANKS = 60  # of the merge: how slowly a rank's weight falls
 DEPTH = 50  # items that each search finds
 SENTENCES = 16  # that are compared with a question at a time
 CONTEXT = 512  # tokens that a reader reads
-SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 PROMPT = "Answer the question with the help of the text.\n\nText: {}\n\nQuestion: {}\n\nAnswer:"
 DESCRIBE = "What is this?"  # asked for no question
 
@@ -127,6 +131,7 @@ class TwoTowerAssistant:
         reader: str | Path | None = None,
         *,
         sources: Sequence[str] = (),
+        vectors: int = 1,
     ) -> TwoTowerAssistant:
         """Opens files; raises OSError and ValueError, also for a memory that another encoder made.
 
@@ -135,19 +140,21 @@ class TwoTowerAssistant:
           memory: its folder, for the exact engine, or an opened memory; None: none.
           reader: a T5 1.1 or FLAN-T5 as transformers saves it, with its `spiece.model`; None: the answer is quoted.
           sources: names of a new memory's sources; by default the memory's.
+          vectors: of a new memory's keys; those of `memory` stay.
         """
         towers = load_two_towers(folder)
         if memory is not None:
             memory = memory if isinstance(memory, Memory) else Memory(memory)
-            sources = sources or memory.layout.sources
-        processor = TwoTowerProcessor.of_folder(Path(folder), towers.config, sources)
+            sources, vectors = sources or memory.layout.sources, memory.layout.key_vectors
+        processor = TwoTowerProcessor.of_folder(Path(folder), towers.config, sources, vectors)
         assistant = cls(towers, processor, memory, None if reader is None else T5Reader(reader))
         if memory is not None:
             check_encoder(memory.layout, assistant._fingerprint, memory.folder)
         return assistant
 
     def layout(self) -> Layout:
-        return Layout(self._fingerprint, self.processor.sources, 2 * self.config.projection_dim + 2, (1, 1))
+        vectors, dim = self.processor.vectors, 2 * self.config.projection_dim + 2
+        return Layout(self._fingerprint, self.processor.sources, vectors * dim, (1, 1), key_vectors=vectors)
 
     def reader(self, batch: int) -> _Encoder:
         return _Encoder(self, batch)
@@ -258,24 +265,15 @@ class TwoTowerAssistant:
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
-        vectors = {}
+        vectors, prepared = {}, self.processor.preparation.normalised
         for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
-                parts = [
-                    np.asarray(call(self._graph, f"embed_{name}", self._params, part[given]))
-                    for part in batches({given: rows[given]}, batch)
-                ]
+                parts = []
+                for part in batches({given: rows[given]}, batch):
+                    views = prepared(part[given]) if given == "image" else part[given]
+                    parts.append(np.asarray(call(self._graph, f"embed_{name}", self._params, views)))
                 vectors[name] = np.concatenate(parts)[: len(rows[given])]
         return vectors
-
-
-def sentences_of(item: Item) -> list[str]:
-    """What an answer may quote: the sentences of the field `text`, without any those of all texts."""
-    for values in ([item.fields.get("text", "")], item.fields.values()):
-        texts = [text for value in values if is_text(value) for text in ([value] if isinstance(value, str) else value)]
-        if found := [one.strip() for text in texts for one in SENTENCE.split(text) if one.strip()]:
-            return found
-    return []
 
 
 AnyAssistant = Assistant | TwoTowerAssistant
@@ -293,12 +291,13 @@ class _Encoder:
         return self.encode_rows(processor.batch([row for row in rows if row is not None]))
 
     def encode_rows(self, rows: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-        """Keys [n k] and values [n 1 1]; a tower that no row needs does not run."""
-        n, dim = len(rows["tokens"]), self._assistant.config.projection_dim
-        keys = np.zeros((n, 2 * dim + 2), np.float32)
+        """Keys [n k] and values [n 1 1] of items from their views; a tower that no view needs does not run."""
+        dim, views = self._assistant.config.projection_dim, self._assistant.processor.vectors
+        keys = np.zeros((len(rows["tokens"]), 2 * dim + 2), np.float32)
         for place, (name, given) in enumerate((("image", "image"), ("text", "tokens"))):
             there = np.flatnonzero(rows[f"has_{name}"])
             if len(there):
                 vectors = self._assistant.vectors({given: rows[given][there]}, self._batch)[name]
                 keys[there, place * dim : (place + 1) * dim], keys[there, 2 * dim + place] = vectors, 1
-        return keys, np.zeros((n, 1, 1), np.float32)
+        n = len(keys) // views
+        return keys.reshape(n, -1), np.zeros((n, 1, 1), np.float32)

@@ -155,7 +155,7 @@ def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> 
             bar.update(len(items))
             return reader.encode(items)
 
-        shape = {"sources": layout.sources, "key_dim": layout.key_dim, "value_shape": layout.value_shape}
+        shape = {name: getattr(layout, name) for name in ("sources", "key_dim", "value_shape", "key_vectors")}
         memory.refresh(encode, layout.encoder, **shape)
     return Report.of(memory, started, added=len(memory), edited=len(memory))
 

@@ -36,6 +36,8 @@ def build(command: commands.Build) -> None:
     if not command.inputs:
         raise ValueError("no sources to build from: give a folder, an items.jsonl, or READER:PATH")
     encoder, reader = published_networks(command, None)
+    if command.vectors < 1 or (command.vectors > 1 and encoder is None):
+        raise ValueError(f"--vectors {command.vectors}: 1 or more, and above 1 only with --encoder")
     sources = _sources(command.inputs, command.source, encoder)
     folder = target = Path(command.output)
     if not folder.exists() and (_beside(folder) / NAME).exists():  # killed when it was about to take its place
@@ -50,7 +52,7 @@ def build(command: commands.Build) -> None:
     names = split_names(command.names)
     if encoder is not None:
         names = names or list(dict.fromkeys(source.source for source in sources))
-    assistant = load_assistant(command, names=names)
+    assistant = load_assistant(command, names=names, vectors=command.vectors)
 
     from reveal.build import memory_build
 
@@ -182,7 +184,8 @@ def refresh(command: commands.Refresh) -> None:
     memory = _own(command.memory, command.wait)
     encoder, reader = published_networks(command, memory.folder)
     command = dataclasses.replace(command, encoder=encoder, reader=reader)
-    assistant = load_assistant(command, names=split_names(command.names), default_sources=memory.layout.sources)
+    layout, names = memory.layout, split_names(command.names)
+    assistant = load_assistant(command, names=names, default_sources=layout.sources, vectors=layout.key_vectors)
 
     from reveal.build import memory_build
 

@@ -99,6 +99,9 @@ class Build(Reading, Network):
     """Folder of the memory."""
     names: str | None = None
     """Names of the network's sources in order, as in a,b, for weights that have none."""
+    vectors: int = 1
+    """Vectors of an item with --encoder: of its image and N - 1 crops, of its text and the first N - 1 sentences; 5 or
+    10 find small objects in photos."""
     shard: int | None = None
     """Items per shard file, the most that an interruption loses; None: 16384."""
     overwrite: Flag = False
@@ -248,8 +251,10 @@ def load_assistant(
     *,
     names: Sequence[str] = (),
     default_sources: Sequence[str] = (),
+    vectors: int = 1,
 ) -> AnyAssistant:
-    """The network that a command names, with the memory. What can be checked without JAX is checked first."""
+    """The network that a command names, with the memory, or for a new one with `vectors` in a key. What can be checked
+    without JAX is checked first."""
     from reveal.memory.memory import Memory
 
     memory = Memory(memory) if isinstance(memory, str) else memory
@@ -276,7 +281,7 @@ def load_assistant(
     if encoder is not None:
         from reveal.two_tower_assistant import TwoTowerAssistant
 
-        return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources)
+        return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources, vectors=vectors)
 
     from reveal.assistant import Assistant
 

@@ -85,6 +85,7 @@ def info(command: commands.Info) -> None:
         "version": memory.version,
         "encoder": layout.encoder,
         "key": [layout.key_dim, layout.key_dtype],
+        "key_vectors": layout.key_vectors,
         "value": [*layout.value_shape, layout.value_dtype],
         "shards": len(manifest.shards),
         "dead": dead,
@@ -93,11 +94,13 @@ def info(command: commands.Info) -> None:
         "hash": manifest.hash(),
     }
     value = f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
+    key = f"{layout.key_vectors} x " if layout.key_vectors > 1 else ""
+    key += f"{layout.key_dim // layout.key_vectors} {layout.key_dtype}"
     lines = [f"{memory.folder}: {len(memory):,} items, version {memory.version}"]
     lines += [f"  {name:20}{count:>12,}" for name, count in memory.sources.items()]
     lines += [
         f"encoder   {layout.encoder}",
-        f"an item   key {layout.key_dim} {layout.key_dtype}, value {value}, {per_item:,.0f} bytes with all",
+        f"an item   key {key}, value {value}, {per_item:,.0f} bytes with all",
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
         f"contents  {manifest.hash()}",
     ]

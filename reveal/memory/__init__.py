@@ -10,7 +10,7 @@ by, a value of a few tokens to read it with, and a payload: its texts and its im
 | `builder` | writes a new memory, of any size, in the RAM of one batch |
 | `versions` | one version, to read; a change that becomes the next |
 | `memory` | reads, searches and changes a memory |
-| `engines` | exact search on devices, FAISS, Milvus |
+| `engines` | exact search and late interaction on devices, FAISS, Milvus |
 
     from reveal import memory
     with memory.Builder("facts", layout) as builder:

@@ -13,7 +13,6 @@ batched, so that the result is the same to the byte. One program at a time build
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,7 +26,7 @@ from common.io.files import atomic_output, remove_leftovers
 from common.io.tensor_files import read_json
 from reveal.memory.folder import LOCK, RECIPE, Lock, remove_partial, shard_name
 from reveal.memory.items import Item, ids_of
-from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, write_manifest
+from reveal.memory.manifest import NAME, Layout, Manifest, ShardInfo, stored_fields, write_manifest
 from reveal.memory.shards import INFO, SHARD, Shard, ShardWriter, new_shard, stored_rows
 
 
@@ -47,7 +46,7 @@ class Builder:
         if shard < 1:
             raise ValueError(f"shard is {shard}: give 1 row or more")
         self.folder, self.layout, self._shard = Path(folder), layout, shard
-        recipe = {"layout": dataclasses.asdict(layout), "shard": shard}
+        recipe = {"layout": stored_fields(layout), "shard": shard}
         self._lock = _begin(self.folder, recipe if of is None else recipe | {"of": of})
         self._done: list[ShardInfo] = []
         while (path := self.folder / shard_name(1, len(self._done)) / INFO).is_file():

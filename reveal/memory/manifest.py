@@ -6,7 +6,8 @@
 | --- | --- |
 | format | of this layout; a reader refuses a newer one |
 | version | of the contents: 1 when built, one more after each change |
-| layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order |
+| layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order;
+|  | vectors of a key, where there are several |
 | next_id | id of the next item without one of its own |
 | shards | name, rows, first and last id, live items per source, file of deletions, size and CRC-32C of each file |
 | checksum | CRC-32C of the other fields as JSON with sorted keys; manifests before 2026-11-24 have none |
@@ -51,12 +52,15 @@ class Layout:
     value_shape: tuple[int, int]  # (c, d)
     key_dtype: str = "float32"  # or float16, bfloat16: as stored
     value_dtype: str = "float32"
+    key_vectors: int = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
 
     def __post_init__(self):
         if not 1 <= len(self.sources) <= MOST_SOURCES or len(set(self.sources)) != len(self.sources):
             raise ValueError(f"sources are {self.sources}: name 1 to {MOST_SOURCES}, each once")
         if self.key_dim < 1 or len(self.value_shape) != 2 or min(self.value_shape) < 1:
             raise ValueError(f"keys are [{self.key_dim}], values {self.value_shape}: give positive sizes, values [c d]")
+        if self.key_vectors < 1 or self.key_dim % self.key_vectors:
+            raise ValueError(f"{self.key_dim} numbers are no key of {self.key_vectors} vectors: give a multiple")
         for dtype in (self.key_dtype, self.value_dtype):
             if dtype not in DTYPES:
                 raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
@@ -114,12 +118,17 @@ class Manifest:
 
     def hash(self) -> str:
         """A hash of the contents: equal for equal items in equal shards, wherever and whenever they were written."""
-        text = json.dumps(self, default=vars, indent=1, sort_keys=True) + "\n"
+        text = json.dumps(self, default=stored_fields, indent=1, sort_keys=True) + "\n"
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def stored_fields(record: Any) -> dict[str, Any]:
+    """Fields as files have them; one vector a key goes without saying, as before there were several."""
+    return {name: value for name, value in vars(record).items() if (name, value) != ("key_vectors", 1)}
+
+
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    fields = json.loads(json.dumps(manifest, default=vars))
+    fields = json.loads(json.dumps(manifest, default=stored_fields))
     text = json.dumps(fields | {"checksum": _checksum(fields)}, sort_keys=True)
     with atomic_output(folder / NAME, overwrite=True, durable=True) as temporary:
         temporary.write_text(text, "utf-8")

@@ -57,8 +57,8 @@ class Memory(Snapshot):
 
     Args:
       folder, encoder: as `Snapshot`, and raises as it does.
-      engine: that searches; None: `ExactEngine` on this process's devices. One that several memories have gets each
-        one's keys anew when that is its turn.
+      engine: that searches; None: `LateInteractionEngine` on this process's devices. One that several memories have
+        gets each one's keys anew when that is its turn.
       wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
         is refused, also if another program has changed the memory since it was opened.
     """
@@ -81,12 +81,13 @@ class Memory(Snapshot):
         return cls(folder, engine, encoder)
 
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
-        """The k best items of each query [b d], of all sources or of those named; `log_gate` [b s] is of all sources.
-        Raises ValueError for shapes that do not fit and for a source that is not there."""
+        """The k best items of each query [b d] (of several vectors: [b q d]), of all sources or of those named;
+        `log_gate` [b s] is of all sources. Raises ValueError for shapes that do not fit and for a source that is not
+        there."""
         if self.engine is None:
-            from reveal.memory.engines.exact import ExactEngine
+            from reveal.memory.engines.exact import LateInteractionEngine
 
-            self.engine = ExactEngine()
+            self.engine = LateInteractionEngine()
         engine = self.engine
 
         def found() -> SearchResult:

@@ -109,7 +109,7 @@ class Snapshot:
             return _gather(shards, "keys", layout, own, at)
 
         source, versions = joined("source", np.uint8)[order], joined("version", np.int32)[order]
-        return Rows(ids[order], source, versions, keys, layout.key_dim, self._token)
+        return Rows(ids[order], source, versions, keys, layout.key_dim, self._token, layout.key_vectors)
 
     def verify(self) -> None:
         """Reads everything. Raises ValueError that names every file whose bytes have changed."""

@@ -214,10 +214,10 @@ def _tokenizer(weights: Path, description: Mapping[str, Any], data: Mapping[str,
 
 
 class Row(NamedTuple):
-    """One item: padded text, and square image."""
+    """One item: padded text, and square image; of two towers several of each."""
 
-    tokens: Int[np.ndarray, " l"]
-    image: UInt8[np.ndarray, "s s 3"] | None
+    tokens: Int[np.ndarray, "*v l"]
+    image: UInt8[np.ndarray, "*v s s 3"] | None
 
 
 def row_of(
@@ -242,7 +242,7 @@ def row_of(
     return usable_row(item, tokens, lambda image: resized(image, size, rng, crop), name, skips)
 
 
-def usable_row(item: Item, tokens: Int[np.ndarray, " l"], resize: Resize, name: str, skips: Skips) -> Row | None:
+def usable_row(item: Item, tokens: Int[np.ndarray, "*v l"], resize: Resize, name: str, skips: Skips) -> Row | None:
     """The row of an item that messages call `name`; None, and counted, for a damaged image, or neither text nor one."""
     try:
         image = item.pixels()

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,18 +21,20 @@ from typing import Any
 import numpy as np
 import sentencepiece
 import tokenizers
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, UInt8
 
 from common.io.clip_tokenizer import Tokenizer as ClipTokenizer
 from common.io.image_preparation import HALF, ImagePreparation
 from common.io.images import check_image, read_image, to_uint8
 from common.nn.two_towers import TwoTowerConfig
-from reveal.memory.items import Item
+from reveal.memory.items import Item, is_text
+from reveal.processing.images import crops
 from reveal.processing.processor import CUT, Row, text_of, usable_row
 from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
 
 PUNCTUATION = str.maketrans("", "", string.punctuation)
+SENTENCE = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 SEPARATOR = "."  # between the fields of an item, and the caption's
 PIECES, JSON = "spiece.model", "tokenizer.json"
 Encode = Callable[[str], list[int]]  # text -> ids, of any number
@@ -95,24 +99,31 @@ def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class TwoTowerProcessor:
-    """As `Processor`, for two towers; `answer_length` is that of a reader, in tokens."""
+    """As `Processor`, for two towers; `answer_length` is that of a reader, in tokens.
+
+    An item is as many views as `vectors`: the whole image and crops, the whole text and its first sentences."""
 
     tokenizer: TowerTokenizer
     preparation: ImagePreparation
     sources: tuple[str, ...]
     answer_length: int = 32
+    vectors: int = 1
 
     @classmethod
-    def of_folder(cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str]) -> TwoTowerProcessor:
+    def of_folder(
+        cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1
+    ) -> TwoTowerProcessor:
         """Raises as `tokenizer_of` and `ImagePreparation.from_json`."""
         side = config.vision.image_size
         siglip = ImagePreparation(side, crop=False, mean=HALF, std=HALF)
         default = siglip if config.family == "siglip" else ImagePreparation(side)
-        return cls(tokenizer_of(folder, config), ImagePreparation.of_folder(folder, side, default), tuple(sources))
+        preparation = ImagePreparation.of_folder(folder, side, default)
+        return cls(tokenizer_of(folder, config), preparation, tuple(sources), vectors=vectors)
 
     @property
     def image_size(self) -> int:
-        return self.preparation.size
+        """Pixels of an image, so that the smallest view has as many as the tower."""
+        return self.preparation.size * max(2, 1 + math.ceil(math.sqrt(self.vectors - 1))) // 2
 
     @property
     def item_length(self) -> int:
@@ -129,27 +140,40 @@ class TwoTowerProcessor:
         """No words are unknown: pieces spell everything."""
         return []
 
-    def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> Float[np.ndarray, "s s 3"]:
-        """A question's image, a file or values in [0, 1], normalised. Raises as `read_image`."""
+    def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> UInt8[np.ndarray, "s s 3"]:
+        """A question's image, a file or values in [0, 1]. Raises as `read_image`."""
         if isinstance(image, np.ndarray):
             check_image("the question's image", image)
         pixels = image if isinstance(image, np.ndarray) else read_image(image)
-        return self.preparation.normalised(self.preparation.resized(to_uint8(pixels)))
+        return self.preparation.resized(to_uint8(pixels))
 
     def row(self, item: Item, skips: Skips) -> Row | None:
-        """An item's ids and image; None, and counted, if it cannot be used."""
+        """The ids and images of an item's views; None, and counted, if it cannot be used."""
         origin = origin_of(item)
         name = f"{origin['file']}, part {origin['part']}" if origin else f"item {item.id}"
-        tokens, count = self.tokenizer(text_of(item, SEPARATOR))
-        if count > len(tokens):
-            skips.note(f"{CUT} {len(tokens)} tokens to find it by", name)
-        return usable_row(item, tokens, self.preparation.resized, name, skips)
+        texts = list(dict.fromkeys([text_of(item, SEPARATOR), *sentences_of(item)]))[: self.vectors]
+        tokens, counts = zip(*map(self.tokenizer, texts + [""] * (self.vectors - len(texts))), strict=True)
+        if counts[0] > self.tokenizer.length:
+            skips.note(f"{CUT} {self.tokenizer.length} tokens to find it by", name)
+
+        def views(image: UInt8[np.ndarray, "_h _w 3"]) -> UInt8[np.ndarray, "v s s 3"]:
+            return np.stack([self.preparation.resized(one) for one in (image, *crops(image, self.vectors - 1))])
+
+        return usable_row(item, np.stack(tokens), views, name, skips)
 
     def batch(self, rows: Sequence[Row]) -> Mapping[str, np.ndarray]:
-        """tokens, has_text, image (normalised) and has_image of each row."""
-        tokens = np.stack([row.tokens for row in rows])
-        blank = np.zeros((self.image_size, self.image_size, 3), np.uint8)
-        images = np.stack([blank if row.image is None else row.image for row in rows])
-        has_image = np.array([row.image is not None for row in rows])
-        image = self.preparation.normalised(images)
+        """tokens, has_text, image and has_image of each view, row by row."""
+        tokens = np.concatenate([row.tokens for row in rows])
+        blank = np.zeros((self.vectors, self.preparation.size, self.preparation.size, 3), np.uint8)
+        image = np.concatenate([blank if row.image is None else row.image for row in rows])
+        has_image = np.repeat([row.image is not None for row in rows], self.vectors)
         return {"tokens": tokens, "has_text": np.any(tokens, axis=1), "image": image, "has_image": has_image}
+
+
+def sentences_of(item: Item) -> list[str]:
+    """What an answer may quote: the sentences of the field `text`, without any those of all texts."""
+    for values in ([item.fields.get("text", "")], item.fields.values()):
+        texts = [text for value in values if is_text(value) for text in ([value] if isinstance(value, str) else value)]
+        if found := [one.strip() for text in texts for one in SENTENCE.split(text) if one.strip()]:
+            return found
+    return []

@@ -1,14 +1,20 @@
-"""Search engines: they find the k items whose keys answer a query best. One interface, three implementations.
+"""Search engines: they find the k items whose keys answer a query best. One interface, four implementations.
 
     score(query, item) = query . key + log_gate[source of the item]
 
-is what every engine ranks by. The gate is added before anything is selected: a selection by the bare product first
+is what every engine ranks by. Of keys and queries of several vectors (late interaction: ColBERT, Khattab and Zaharia,
+SIGIR 2020; of images FLMR, Lin et al., NeurIPS 2023) the first part is, for query vectors q_i and key vectors k_j,
+
+    MaxSim = sum over i of the largest q_i . k_j of all j
+
+The gate is added before anything is selected: a selection by the bare product first
 would lose items of a trusted source for good, and a gate that multiplies would prefer, among keys that point away from
 the query, those of the source that is trusted least (both are what the reference does).
 
 | engine | name | what for |
 | --- | --- | --- |
-| `ExactEngine` | exact | the default: in JAX, keys split over the devices; few changes copy few keys, many copy all |
+| `ExactEngine` | exact | in JAX, keys split over the devices; few changes copy few keys, many copy all |
+| `LateInteractionEngine` | exact | the default: the same, and keys of several vectors, which the others refuse |
 | `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate, for millions of items (extra `faiss`) |
 | `MilvusEngine` | keys.db, http://host:19530 | a file or a server: beyond a machine's RAM (extra `milvus`) |
 
@@ -44,6 +50,7 @@ class Rows:
     keys: Callable[[int, int], Any]  # (start, stop) -> keys of those rows
     key_dim: int
     memory: str = ""  # drawn name of the memory; equal ids and versions of another one have other keys
+    key_vectors: int = 1  # of each key, one after the other in its numbers
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -90,8 +97,9 @@ class Engine(Protocol):
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        """The k best items of each query [b d], of some sources by their numbers, or of all; `log_gate` [b s] is of all
-        sources. Raises ValueError for shapes that do not fit, k below 1, a source that is not there."""
+        """The k best items of each query [b d] (of several vectors: [b q d]), of some sources by their numbers, or of
+        all; `log_gate` [b s] is of all sources. Raises ValueError for shapes that do not fit, k below 1, a source that
+        is not there."""
         ...
 
 
@@ -124,15 +132,32 @@ def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
     raise ValueError(f"engine is {name!r}: choose exact, faiss, or Milvus by its file (x.db) or address (http://...)")
 
 
+def check_one_vector(rows: Rows, engine: Engine) -> None:
+    """Raises ValueError for keys of several vectors."""
+    if rows.key_vectors > 1:
+        raise ValueError(
+            f"keys have {rows.key_vectors} vectors, {type(engine).__name__} compares one: search them with"
+            " LateInteractionEngine, the default (--engine exact)"
+        )
+
+
 def check_search(
-    queries: Any, k: int, sources: Sequence[int] | None, log_gate: Any, key_dim: int, count: int
-) -> tuple[Float[np.ndarray, "b d"], list[int], Float[np.ndarray, "b s"]]:
-    """Queries, the chosen sources in order, and the gate (0 where there is none), as float32. Raises as `search`."""
+    queries: Any,
+    k: int,
+    sources: Sequence[int] | None,
+    log_gate: Any,
+    key_dim: int,
+    count: int,
+    several: bool = False,
+) -> tuple[Float[np.ndarray, "b *q d"], list[int], Float[np.ndarray, "b s"]]:
+    """Queries, the chosen sources in order, and the gate (0 where there is none), as float32. A query is a vector of
+    `key_dim` numbers, or with `several` some. Raises as `search`."""
     if not count:
         raise ValueError("the engine has no keys: update it, which has not been done or has failed")
     queries = np.asarray(queries, np.float32)
-    if queries.ndim != 2 or queries.shape[1] != key_dim:
-        raise ValueError(f"queries are {list(queries.shape)}, keys have {key_dim} numbers; give [b {key_dim}]")
+    if queries.ndim not in ((2, 3) if several else (2,)) or queries.shape[-1] != key_dim or 0 in queries.shape[1:]:
+        way_out = f"give [b {key_dim}]" + (f" or [b q {key_dim}]" if several else "")
+        raise ValueError(f"queries are {list(queries.shape)}, vectors of keys have {key_dim} numbers; {way_out}")
     if not np.isfinite(queries).all():
         raise ValueError("a query is not finite: every item would match; look at the network that made it")
     if k < 1:

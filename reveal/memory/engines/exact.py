@@ -1,6 +1,7 @@
 """Exact search on the devices: every key is compared, on the device that holds it.
 
-`ExactEngine` is the default engine. Its parts are for a JAX program that searches inside `jit`, as training does:
+`ExactEngine` compares keys of one vector, `LateInteractionEngine`, the default engine, also those of several. Their
+parts are for a JAX program that searches inside `jit`, as training does:
 
     index = place(rows, sources, mesh)                   # keys split over the mesh by rows, once a refresh
     hits = search(index, queries, k, log_gate=gate)      # in jit: rows of the index, scores, sources
@@ -9,8 +10,8 @@ Stages of a search, for each device:
 
 1. all queries come to every device, whatever share of the batch each holds (`split`)
 2. its keys go by in blocks, so that scores take a few MB and never b x n
-3. score = query . key + gate of the key's source. A deleted or padding row has a source of its own, of gate -inf, and
-   so has what `sources` leaves out: there is no other mask
+3. score = query . key (of several vectors: `maxsim`) + gate of the key's source. A deleted or padding row has a source
+   of its own, of gate -inf, and so has what `sources` leaves out: there is no other mask
 4. of each block, the maxima of small groups; only the k best groups can hold one of the k best keys, so only those are
    sorted. That is exact
 5. the block's best are merged with the best so far
@@ -35,7 +36,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_one_vector, check_search
 
 UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
 BUDGET = 4 * 2**20  # numbers in a block of scores and keys
@@ -70,7 +71,7 @@ def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index
     def part(index: Any, first: int) -> np.ndarray:
         """The keys of one device's rows from `first` on, zeros behind the last."""
         start = min((index[0].start or 0) // block * share + first, len(rows))
-        keys = np.asarray(rows.keys(start, min(start + block, len(rows))), kind)
+        keys = np.asarray(without_padding(rows.keys(start, min(start + block, len(rows))), rows.key_vectors), kind)
         return keys if len(keys) == block else np.pad(keys, ((0, block - len(keys)), (0, 0)))
 
     keys = jnp.zeros((count, rows.key_dim), kind, device=_by_rows(mesh))
@@ -91,7 +92,7 @@ def place_source(source: Integer[np.ndarray, " n"], sources: int, mesh: Mesh) ->
 
 def search(
     index: Index,
-    queries: Float[Array, "b d"],
+    queries: Float[Array, "b *q d"],
     k: int,
     log_gate: Float[Array, "b s"],
     mesh: Mesh,
@@ -102,6 +103,7 @@ def search(
 
     Args:
       index: from `place` on this mesh, or any number of rows; what does not divide it is padded in every call.
+      queries: [b d], or for late interaction [b q d], where a key is some vectors of d numbers, one after the other.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
       split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
     """
@@ -138,16 +140,20 @@ class ExactEngine:
 
     A search compiles once for each k and number of queries, rounded up to a power of two."""
 
+    several = False  # whether keys and queries may have several vectors
+
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
         local = jax.local_devices()
         self.mesh = mesh or jax.make_mesh((len(local),), ("data",), axis_types=(AxisType.Auto,), devices=local)
         self._dtype = dtype
         self._place(NO_ROWS, 0)
-        self._version = 0
+        self._version, self._vectors = 0, 1
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`. Deleted items are masked, and the keys of a few edited or added ones are put in place;
-        else all keys are copied."""
+        else all keys are copied. Raises ValueError for keys of several vectors that this engine does not compare."""
+        if not self.several:
+            check_one_vector(rows, self)
         at = np.searchsorted(self.ids, rows.ids)
         added = np.append(self.ids, NOTHING)[at] != rows.ids
         at[added] += np.arange(added.sum())
@@ -161,17 +167,19 @@ class ExactEngine:
         else:
             self._place(NO_ROWS, 0)  # beside the keys that were there the new ones may not fit
             self._place(rows, sources)
-        self._version = version
+        self._version, self._vectors = version, rows.key_vectors
 
     def search(
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
-        width = self.index.keys.shape[1]
-        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
+        width = self.index.keys.shape[1] // self._vectors
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources, self.several)
+        queries = queries[:, None] if self._vectors > 1 and queries.ndim == 2 else queries
         b = len(queries)
-        padding = ((0, (1 << max(b - 1, 0).bit_length()) - b), (0, 0))
+        missing = (1 << max(b - 1, 0).bit_length()) - b
+        queries, gate = (np.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))) for x in (queries, gate))
         shut = np.where(np.isin(np.arange(self._sources), chosen), gate, -np.inf).astype(np.float32)
-        hits = _jitted(self.index, np.pad(queries, padding), np.pad(shut, padding), k, self.mesh)
+        hits = _jitted(self.index, queries, shut, k, self.mesh)
         rows, scores, origin = (np.asarray(x)[:b] for x in jax.device_get(hits))
         ids = np.full(rows.shape, NOTHING, np.int64)
         ids[rows != NOTHING] = self.ids[rows[rows != NOTHING]]
@@ -191,9 +199,36 @@ class ExactEngine:
         if len(changed):
             missing = (1 << (len(changed) - 1).bit_length()) - len(changed)
             new = np.concatenate([np.asarray(rows.keys(i, i + 1), np.float32) for i in changed.tolist()])
+            new = without_padding(new, rows.key_vectors)
             where = np.pad(at[changed].astype(np.int32), (0, missing), constant_values=len(keys))
             keys = _with_rows(keys, where, np.pad(new, ((0, missing), (0, 0))), self.mesh)
         self.ids, self._made, self.index = ids, made, Index(keys, placed)
+
+
+class LateInteractionEngine(ExactEngine):
+    """As `ExactEngine`, for keys of one or several vectors, and queries [b d] of one or [b q d] of several.
+
+    A vector of zeros is padding: of a query it adds nothing, of a key it is left out; a key of such alone scores 0."""
+
+    several = True
+
+
+def maxsim(queries: Float[Array, "b q d"], keys: Float[Array, "n _"]) -> Float[Array, "b n"]:
+    """MaxSim (`engine.py`) of queries and of keys `without_padding`."""
+    (b, q, d), n = queries.shape, len(keys)
+    products = jnp.einsum("pd,md->pm", queries.reshape(-1, d), keys.reshape(-1, d), precision="highest")
+    return products.reshape(b, q, n, -1).max(axis=3).sum(axis=1)
+
+
+def without_padding(keys: np.ndarray, vectors: int) -> np.ndarray:
+    """Keys [n k] of some vectors with the first that is not 0 in the place of those of zeros, which changes no maximum
+    over the others: so the search needs no mask."""
+    if vectors == 1:
+        return keys
+    split = keys.reshape(len(keys), vectors, keys.shape[1] // vectors)
+    there = (split != 0).any(axis=2)
+    first = split[np.arange(len(keys)), there.argmax(axis=1)]
+    return keys if there.all() else np.where(there[:, :, None], split, first[:, None]).reshape(keys.shape)
 
 
 @partial(jax.jit, static_argnums=3, donate_argnums=0)
@@ -255,8 +290,9 @@ def _of_each_device(keys: Array, source: Array, queries: Array, log_gate: Array,
 
 def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array, k: int) -> tuple[Array, Array]:
     """Scores and rows of the k best keys of one device."""
-    b, n = len(queries), len(keys)
-    block = min(n, max(UNIT, BUDGET // (b + keys.shape[1]) // UNIT * UNIT))
+    b, n, width, vectors = len(queries), *keys.shape, queries.size // queries.shape[-1]
+    products = vectors * (width // queries.shape[-1])  # with a key
+    block = min(n, max(UNIT, BUDGET // (products + width) // UNIT * UNIT))
     gate = jnp.pad(log_gate, ((0, 0), (0, 1)), constant_values=-jnp.inf)
 
     def step(number: Array, best: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -264,7 +300,11 @@ def _best_of_blocks(keys: Array, source: Array, queries: Array, log_gate: Array,
         seen = start + jnp.arange(block) < number * block
         part = lax.dynamic_slice_in_dim(keys, start, block).astype(jnp.float32)
         of = jnp.where(seen, gate.shape[1] - 1, lax.dynamic_slice_in_dim(source, start, block))
-        scores, total = jnp.einsum("bd,nd->bn", queries, part, precision="highest"), jnp.zeros((b, block))
+        if queries.ndim == 3:
+            scores = maxsim(queries, part)
+        else:
+            scores = jnp.einsum("bd,nd->bn", queries, part, precision="highest")
+        total = jnp.zeros((b, block))
         for source_number in range(gate.shape[1]):  # gate[:, of], but a gather of columns is slow everywhere
             total = jnp.where(of == source_number, gate[:, source_number, None], total)
         found, rows = _top_k_of_groups(scores + total, k)

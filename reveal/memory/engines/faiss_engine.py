@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge, optional
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_one_vector, check_search, merge, optional
 
 FEWEST = {"flat": 0, "ivfpq": 10_000, "hnsw": 1_000}  # the kinds
 CHUNK = 65536  # keys that are copied at a time
@@ -53,6 +53,7 @@ class FaissEngine:
         self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
+        check_one_vector(rows, self)
         parts, known = {}, self._parts if rows.memory == self._memory else {}
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search, merge, optional
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_one_vector, check_search, merge, optional
 
 CHUNK_BYTES = 16 * 2**20  # of keys in a request; a server takes 64 MB
 MOST = 16384  # items that a request may ask for
@@ -80,6 +80,7 @@ class MilvusEngine:
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`; only differences are sent."""
+        check_one_vector(rows, self)
         known = self._sources and (self._memory, self._width)
         self._sources = 0  # an update that fails leaves keys of two versions: the next one begins anew
         with self._plain_errors():
