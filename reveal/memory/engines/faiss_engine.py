@@ -129,18 +129,17 @@ class FaissEngine:
         live = None if all_live else faiss.IDSelectorBitmap(np.packbits(part.live, bitorder="little"))
         exactly = faiss.SearchParameters(sel=live)
         if part.kind == "flat":
-            keys, (scores, at) = index, index.search(queries, k, params=exactly)
+            keys, wide, options = index, k, exactly
         elif part.kind == "hnsw":
-            keys, wide = faiss.downcast_index(index.storage), min(max(config.breadth, 2 * k), len(part.live))
+            keys, wide = faiss.downcast_index(index.storage), max(config.breadth, 2 * k)
             options = faiss.SearchParametersHNSW(efSearch=wide)
-            scores, at = index.search(queries, k if all_live else wide, params=options)
         else:
-            keys, wide = faiss.downcast_index(index.refine_index), min(max(config.refine, 2) * k, len(part.live))
+            keys, wide = faiss.downcast_index(index.refine_index), max(config.refine, 2) * k
             # with more probes than lists the fast scan finds anything at all, and does not say so
-            probes = min(config.probes, faiss.extract_index_ivf(index).nlist)
-            lists = faiss.SearchParametersIVF(nprobe=probes)
-            options = faiss.IndexRefineSearchParameters(k_factor=1, base_index_params=lists)
-            scores, at = index.search(queries, wide, params=options)
+            lists = faiss.SearchParametersIVF(nprobe=min(config.probes, faiss.extract_index_ivf(index).nlist))
+            factor = config.refine if all_live else 1
+            options = faiss.IndexRefineSearchParameters(k_factor=factor, base_index_params=lists)
+        scores, at = index.search(queries, k if all_live else min(wide, len(part.live)), params=options)
         gone = (at < 0) | ~part.live[at]
         order = np.argsort(gone, axis=1, kind="stable")[:, :k]
         scores, at, gone = (np.take_along_axis(found, order, axis=1) for found in (scores, at, gone))
