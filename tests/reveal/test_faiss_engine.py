@@ -200,6 +200,60 @@ def test_an_index_of_other_keys_is_not_used(built, tmp_path):
     assert len(built) == 9
 
 
+def test_copies_that_changed_alike_have_keys_of_their_own(built, tmp_path):
+    engine = FaissEngine("hnsw")
+    build(tmp_path / "a", 90)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    items, keys, values = drawn_items(2, seed=1)
+    one, other = Memory(tmp_path / "a", engine), Memory(tmp_path / "b", engine)
+    for number, memory in enumerate((one, other)):
+        assert memory.search(memory.keys([3]), 1).ids.item() == 3
+        memory.edit([dataclasses.replace(items[0], id=3)], keys[[number]], values[[number]])
+        memory.search(keys, 1)
+    for _ in range(2):
+        for number, memory in enumerate((one, other)):
+            found = memory.search(keys[[number]], 1)
+            assert found.ids.item() == 3 and abs(found.scores.item() - 1) < 1e-5
+    assert built == ["hnsw"] * 3
+
+
+@pytest.mark.parametrize("meanwhile", ["saved", "removed"])
+def test_two_programs_at_once(built, monkeypatch, tmp_path, caplog, meanwhile):
+    """While one writes its second index, the other saves its own, or makes all of them outdated."""
+    build(tmp_path / "memory", 90)
+    checksum, begun = faiss_engine._checksum, []
+
+    def interrupted(*given):
+        begun.append(1)
+        if len(begun) == 2:
+            found_in(tmp_path / "memory", links=8) if meanwhile == "saved" else Memory(tmp_path / "memory").compact()
+        return checksum(*given)
+
+    monkeypatch.setattr(faiss_engine, "_checksum", interrupted)
+    keys = drawn_items(90)[1]
+    memory = Memory(tmp_path / "memory", FaissEngine("hnsw", folder=tmp_path / "memory" / INDEXES))
+    assert memory.search(keys, 1).ids.ravel().tolist() == list(range(90))
+    assert len(caplog.records) == {"saved": 2, "removed": 1}[meanwhile]  # of sources 0 and 2, of other settings
+    found_in(tmp_path / "memory")
+    before = len(built)
+    found_in(tmp_path / "memory")
+    assert len(built) == before and not list((tmp_path / "memory" / INDEXES).glob(".*"))
+
+
+def test_an_index_that_is_replaced_while_it_is_read(built, monkeypatch, tmp_path):
+    """Its rows would be looked up in those of the other file."""
+    for seed in (1, 2):
+        build(tmp_path / str(seed), 90, seed)
+        found_in(tmp_path / str(seed))
+    mine, others = (tmp_path / str(seed) / INDEXES / "hnsw-0.index" for seed in (1, 2))
+    checksum = faiss_engine._checksum
+    monkeypatch.setattr(
+        faiss_engine, "_checksum", lambda *given: (others.exists() and others.replace(mine), checksum(*given))[1]
+    )
+    found_in(tmp_path / "1")
+    assert len(built) == 7
+
+
 DAMAGE = {
     "a bit of a key": lambda data: data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:],
     "a bit of an id": lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
@@ -278,7 +332,11 @@ memory.search(memory.keys([0]), 1)
     assert [path.name for path in (folder / INDEXES).iterdir()] == ["mine.txt"]
 
 
-def test_a_change_that_cannot_be_read_leaves_the_index_whole(built):
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def test_a_change_that_cannot_be_read_leaves_the_index_whole(built, monkeypatch):
     ids, source, keys = np.arange(100), np.zeros(100, np.uint8), drawn(100, 8)[2]
     engine, rows = FaissEngine("hnsw"), Rows.of(ids, source, keys)
     engine.update(Rows.of(ids[:90], source[:90], keys[:90]), 1, 1)
@@ -286,6 +344,12 @@ def test_a_change_that_cannot_be_read_leaves_the_index_whole(built):
     refused(ValueError, engine.search, keys, 1, match="update")
     engine.update(rows, 1, 2)
     assert engine.search(keys, 1).ids.ravel().tolist() == ids.tolist() and built == ["hnsw"]
+    rows = Rows.of(ids, source, np.roll(keys, 1, axis=0), ids // 95)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(np, "append", interrupt)  # FAISS has the keys by then
+        engine.update(rows, 1, 3)
+    engine.update(rows, 1, 3)
+    assert engine.search(keys, 1).ids.ravel().tolist() == [*ids[1:], 0] and len(built) == 2
 
 
 def test_an_unknown_kind_and_a_missing_package():

@@ -78,7 +78,7 @@ class Part:
     rows: Shaped[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, ROW))  # in the index' order
     live: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, bool))
     saved: UInt64[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0, np.uint64))  # origins in the file
-    memory: str | None = None  # in which the versions are
+    memory: str | None = None  # that of the versions
 
 
 class FaissEngine:
@@ -157,7 +157,10 @@ class FaissEngine:
         else:
             part, place = Part(kind, self._empty(kind, rows, at)), np.full(len(at), NOTHING)
         self._parts[number] = part
-        missing = np.flatnonzero(place == NOTHING)
+        if part.memory != rows.memory:  # rows that are gone may be those of equal ids and versions, with other keys
+            part.memory, part.rows["version"] = rows.memory, NOTHING
+        kept, missing = np.flatnonzero(place != NOTHING), np.flatnonzero(place == NOTHING)
+        part.rows[place[kept]] = wanted[kept]
         if len(missing) and part.mapped:
             part.index, part.mapped = self._faiss.deserialize_index(self._faiss.serialize_index(part.index)), False
         for start in range(0, len(missing), CHUNK):  # rows that cannot be read leave index and `rows` alike
@@ -166,7 +169,7 @@ class FaissEngine:
             place[chunk] = len(part.rows) + np.arange(len(chunk))
             part.rows = np.append(part.rows, wanted[chunk])
         part.live = np.zeros(len(part.rows), bool)
-        part.live[place], part.rows[place], part.memory = True, wanted, rows.memory
+        part.live[place] = True
 
     def _places(self, part: Part, wanted: np.ndarray, kind: str, rows: Rows) -> np.ndarray | None:
         """Where the index has each of the rows `wanted`, or -1; None: it is to be built anew."""
