@@ -19,7 +19,7 @@ from memories import rows as drawn
 from common.training.mesh import make_mesh
 from reveal.memory import ExactEngine, FaissEngine, Memory, Rows
 from reveal.memory.engines import faiss_engine
-from reveal.memory.engines.engine import optional
+from reveal.memory.engines.engine import engine_of, optional
 from reveal.memory.engines.faiss_engine import FEWEST, FaissConfig
 from reveal.memory.folder import INDEXES, check_ours, discard, replace
 
@@ -281,6 +281,15 @@ def test_a_damaged_index_is_built_anew(built, tmp_path, caplog, damage):
     assert len(built) == 4 and [record.args[0] for record in caplog.records] == [path]
     found_in(folder)
     assert len(built) == 4 and len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("name", ["faiss", "faiss:hnsw"])
+def test_the_command_saves_in_the_memorys_folder(built, tmp_path, name):
+    build(tmp_path / "memory", 90)
+    memory = Memory(tmp_path / "memory", engine_of(name, tmp_path / "memory"))
+    assert memory.search(memory.keys([7]), 1).ids.item() == 7
+    saved = sorted(path.relative_to(tmp_path) for path in (tmp_path / "memory" / INDEXES).glob("*"))
+    assert saved == [Path("memory", "faiss", f"hnsw-{number}.index") for number in range(3) if name == "faiss:hnsw"]
 
 
 def test_an_index_of_other_settings_is_built_anew(built, tmp_path):
