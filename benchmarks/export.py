@@ -205,7 +205,8 @@ def channels(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def off_by(folder: Path, runtime: str) -> float:
     """From the outputs of `jit`."""
     with np.load(folder / "jit.npz") as known, np.load(folder / f"{runtime}.npz") as other:
-        return max(np.abs(known[name] - other[name]).max() / np.abs(known[name]).max() for name in known.files)
+        differences = {name: np.abs(known[name] - other[name]).max() for name in known.files}
+        return max(found / (np.abs(known[name]).max() or 1) for name, found in differences.items())  # zeros of an untrained one
 
 
 def row(found: dict[str, Any], steps: int) -> dict[str, float]:

@@ -188,8 +188,8 @@ def maxsim(queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
 def index_bytes(engine: Any) -> int:
     """What FAISS' indexes would take in files."""
     faiss, pieces = importlib.import_module("faiss"), []
-    for _, _, index in engine._parts.values():
-        faiss.write_index(index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
+    for part in engine._parts.values():
+        faiss.write_index(part.index, faiss.PyCallbackIOWriter(lambda piece: pieces.append(len(piece))))
     return sum(pieces)
 
 

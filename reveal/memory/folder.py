@@ -5,6 +5,7 @@ build.json      until a build is complete: what it is built of
 manifest.json   since then (`manifest.py`)
 encoder.json    where the published networks are that made it, if any (`cli/commands.py`)
 v00001-00000/   shards (`shards.py`), by the version that wrote them and a number
+faiss/          indexes (`engines/faiss_engine.py`): no manifest names them, and a missing one is made again
 .partial-...    left by a writer that was killed
 """
 
@@ -27,8 +28,9 @@ from reveal.memory.shards import CHECKSUMS, INFO
 
 PAUSE = 0.05  # seconds between two tries to get the lock
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
-SHARD_NAME, DELETIONS = re.compile(r"v\d{5,}-\d{5,}"), re.compile(r"deleted-\d+\.npy")
-IN_SHARD = (*WRITTEN, CHECKSUMS, INFO)
+SHARD_NAME, INDEXES = re.compile(r"v\d{5,}-\d{5,}"), "faiss"
+IN_SHARD = re.compile("|".join(map(re.escape, (*WRITTEN, CHECKSUMS, INFO))) + r"|deleted-\d+\.npy")
+INDEX = re.compile(r"((hnsw|ivfpq)-\d+|\.partial-.*)\.index")
 
 
 def shard_name(version: int, number: int) -> str:
@@ -116,19 +118,28 @@ def remove_partial(folder: Path) -> None:
             shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()
 
 
+def remove_indexes(folder: Path) -> None:
+    """Removes the saved indexes of a memory, and those being saved."""
+    for path in (folder / INDEXES).glob("*.index"):
+        if INDEX.fullmatch(path.name):
+            with contextlib.suppress(OSError):  # open on Windows
+                path.unlink()
+
+
 def check_ours(folder: Path) -> None:
     """Raises FileExistsError if there is anything in the folder that no memory has; nothing is touched."""
     for entry in sorted(folder.iterdir()):
         if entry.name in (NAME, RECIPE, LOCK, ENCODER) or entry.name.startswith(PARTIAL):
             continue
-        is_shard = entry.is_dir() and SHARD_NAME.fullmatch(entry.name)
-        files = sorted(entry.iterdir()) if is_shard else [entry]
-        foreign = [file for file in files if file.name not in IN_SHARD and not DELETIONS.fullmatch(file.name)]
-        if foreign or not is_shard:
-            file = (foreign or files)[0].relative_to(folder)
-            raise FileExistsError(
-                f"{folder} holds {file}, which is no memory's; nothing was touched: give another folder"
-            )
+        ours = None
+        if entry.is_dir():
+            ours = INDEX if entry.name == INDEXES else IN_SHARD if SHARD_NAME.fullmatch(entry.name) else None
+        for file in sorted(entry.iterdir()) if ours else [entry]:
+            if not (ours and ours.fullmatch(file.name)):
+                name = file.relative_to(folder)
+                raise FileExistsError(
+                    f"{folder} holds {name}, which is no memory's; nothing was touched: give another folder"
+                )
 
 
 def discard(folder: Path) -> None:

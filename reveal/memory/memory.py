@@ -37,7 +37,7 @@ from jaxtyping import Int
 from common.io.files import atomic_folder
 from reveal.memory.builder import Builder
 from reveal.memory.engines.engine import Engine, Rows, SearchResult
-from reveal.memory.folder import ENCODER, SHARD_NAME, Lock, remove_partial, shard_name
+from reveal.memory.folder import ENCODER, SHARD_NAME, Lock, remove_indexes, remove_partial, shard_name
 from reveal.memory.items import Item
 from reveal.memory.manifest import Layout, Manifest, read_manifest, write_manifest
 from reveal.memory.shards import SHARD, Shard, new_shard, stored_rows
@@ -208,6 +208,7 @@ class Memory(Snapshot):
         """The next version from the live items alone."""
         with self._next_version() as version:
             self._commit(self._rewrite(self.folder, layout, version, encode), version=version, layout=layout)
+        remove_indexes(self.folder)  # of files that are gone
 
     def _merged(self, shards: list[Shard], version: int) -> list[Shard]:
         """The shards of a version that is being written, with `FAN` of one size merged (module docstring)."""

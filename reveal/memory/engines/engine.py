@@ -20,7 +20,8 @@ the query, those of the source that is trusted least (both are what the referenc
 
 `update` gives an engine live items only, in the order of their ids. Among equal scores the smaller id comes first.
 Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf. `engine_of` names Milvus'
-collection by host and folder, so that it keeps a memory's keys from program to program.
+collection by host and folder, so that it keeps a memory's keys from program to program; FAISS' indexes are saved in a
+folder of the memory's (`folder.INDEXES`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, Integer
+from jaxtyping import Bool, Float, Int, Integer, UInt64
 
 NOTHING = -1  # the id, and the source, of what was not found
 
@@ -51,6 +52,8 @@ class Rows:
     key_dim: int
     memory: str = ""  # drawn name of the memory; equal ids and versions of another one have other keys
     key_vectors: int = 1  # of each key, one after the other in its numbers
+    # of each row, for what outlives a program: equal ids and origins have equal keys, in all memories; 0, None: unknown
+    origins: Callable[[], UInt64[np.ndarray, " n"]] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -121,8 +124,9 @@ def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
     family, _, kind = name.partition(":")
     if family == "faiss":
         from reveal.memory.engines.faiss_engine import FaissEngine
+        from reveal.memory.folder import INDEXES
 
-        return FaissEngine(kind or "flat")
+        return FaissEngine(kind or "flat", folder=Path(memory) / INDEXES)
     if name.endswith(".db") or "://" in name:
         from reveal.memory.engines.milvus_engine import MilvusEngine
 
