@@ -205,8 +205,9 @@ def channels(array: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
 def off_by(folder: Path, runtime: str) -> float:
     """From the outputs of `jit`."""
     with np.load(folder / "jit.npz") as known, np.load(folder / f"{runtime}.npz") as other:
+        # Outputs of an untrained ControlNet are zeros.
         differences = {name: np.abs(known[name] - other[name]).max() for name in known.files}
-        return max(found / (np.abs(known[name]).max() or 1) for name, found in differences.items())  # zeros of an untrained one
+        return max(found / (np.abs(known[name]).max() or 1) for name, found in differences.items())
 
 
 def row(found: dict[str, Any], steps: int) -> dict[str, float]:
