@@ -75,6 +75,8 @@ def given_options(command: Condition) -> dict[str, Any]:
     if command.kind == "depth" and len(given.keys() & {"depth", "model", "inflate"}) != 1:
         sources = "read from --depth MAPS, estimated by --model FILE.onnx, or of one object on a plain ground --inflate"
         raise ValueError(f"depth is {sources}: give one of them")
+    if given.keys() >= {"inflate", "near"}:
+        raise ValueError("--near is of maps: --inflate makes depth that needs none; leave one out")
     if command.faces is not None and command.faces < 1:
         raise ValueError(f"--faces {command.faces}: one face or more can be drawn")
     return given

@@ -43,9 +43,9 @@ class CaptionedPictures(Source):
     @functools.cached_property
     def images(self) -> UInt8[np.ndarray, "n s s 3"]:
         """Pixels, on disk until they are accessed. Raises ValueError for other than one image an entry."""
-        images = mapped(Path(self.folder) / IMAGES)
-        if len(images) != len(self.entries):
-            raise ValueError(f"{self.folder}: {len(images)} images, {len(self.entries)} captions: prepare it again")
+        count, images = len(self.entries), mapped(Path(self.folder) / IMAGES)
+        if len(images) != count:
+            raise ValueError(f"{self.folder}: {len(images)} images, {count} captions: prepare it again")
         return images
 
     def split(self, name: str) -> list[int]:

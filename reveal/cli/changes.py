@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from reveal.build.report import Report
 
 RESUMES = "the same command resumes after the last whole file"
+MOST_VECTORS = 50  # the whole and crops in a grid of 7 x 7; a build has views of hundreds of items in RAM
 BUILDING = ".building"  # suffix of a memory that is to take another's place
 
 
@@ -36,8 +37,8 @@ def build(command: commands.Build) -> None:
     if not command.inputs:
         raise ValueError("no sources to build from: give a folder, an items.jsonl, or READER:PATH")
     encoder, reader = published_networks(command, None)
-    if command.vectors < 1 or (command.vectors > 1 and encoder is None):
-        raise ValueError(f"--vectors {command.vectors}: 1 or more, and above 1 only with --encoder")
+    if not 1 <= command.vectors <= MOST_VECTORS or (command.vectors > 1 and encoder is None):
+        raise ValueError(f"--vectors {command.vectors}: give 1 to {MOST_VECTORS}, and above 1 only with --encoder")
     sources = _sources(command.inputs, command.source, encoder)
     folder = target = Path(command.output)
     if not folder.exists() and (_beside(folder) / NAME).exists():  # killed when it was about to take its place

@@ -100,8 +100,8 @@ class Build(Reading, Network):
     names: str | None = None
     """Names of the network's sources in order, as in a,b, for weights that have none."""
     vectors: int = 1
-    """Vectors of an item with --encoder: of its image and N - 1 crops, of its text and the first N - 1 sentences; 5 or
-    10 find small objects in photos."""
+    """Vectors of an item with --encoder, 1 to 50: of its image and N - 1 crops, of its text and the first N - 1
+    sentences; 5 or 10 find small objects in photos."""
     shard: int | None = None
     """Items per shard file, the most that an interruption loses; None: 16384."""
     overwrite: Flag = False

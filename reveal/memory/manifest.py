@@ -145,6 +145,9 @@ def read_manifest(folder: Path) -> Manifest:
         if (checksum := fields.pop("checksum", None)) is not None and checksum != _checksum(fields):
             raise ValueError("another checksum than it has")
         layout = fields["layout"]
+        sizes = layout["key_dim"], layout.get("key_vectors", 1), *layout["value_shape"]
+        if not all(isinstance(size, int) for size in sizes):
+            raise ValueError(f"sizes {sizes} that are not whole numbers")
         layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
         shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
         if any(len(shard.counts) != len(layout.sources) for shard in shards):

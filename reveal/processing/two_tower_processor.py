@@ -123,7 +123,7 @@ class TwoTowerProcessor:
     @property
     def image_size(self) -> int:
         """Pixels of an image, so that the smallest view has as many as the tower."""
-        return self.preparation.size * max(2, 1 + math.ceil(math.sqrt(self.vectors - 1))) // 2
+        return self.preparation.size * (1 + max(min(self.vectors, 2), math.ceil(math.sqrt(self.vectors - 1)))) // 2
 
     @property
     def item_length(self) -> int:

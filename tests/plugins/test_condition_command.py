@@ -228,6 +228,7 @@ MISTAKES = {  # words -> a value in the error
     "depth in -o out": "--depth",
     "depth in -o out --depth empty --model a": "--model",
     "depth in -o out --inflate --model a": "--inflate",
+    "depth in -o out --inflate --near low": "--near",
     "mask in -o out --inflate": "--inflate",
     "depth in -o out --depth in/a.jpg": "in/a.jpg",
     "depth in/a.jpg -o a.png --depth in": "--depth in",

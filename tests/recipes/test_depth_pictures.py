@@ -58,6 +58,7 @@ def test_training_varies_and_nothing_else(folders):
     outlines = [made[made > 0.1].min() for made in varied]  # the base, or the top of the floor
     assert np.ptp(outlines) > 0.01 and not np.allclose(varied, fixed)
     refused(FileExistsError, depth_pictures.main, Path(captioned), Path(captioned))
+    refused(FileNotFoundError, depth_pictures.main, Path("nowhere"), Path("new"), match=r"recipes\.captioned_pictures")
 
 
 @pytest.mark.long
