@@ -165,11 +165,15 @@ class FaissEngine:
         part.rows[place[kept]] = wanted[kept]
         if len(missing) and part.mapped:
             part.index, part.mapped = self._faiss.deserialize_index(self._faiss.serialize_index(part.index)), False
-        for start in range(0, len(missing), CHUNK):  # rows that cannot be read leave index and `rows` alike
-            chunk = missing[start : start + CHUNK]
-            part.index.add(_keys(rows, at[chunk]))
-            place[chunk] = len(part.rows) + np.arange(len(chunk))
-            part.rows = np.append(part.rows, wanted[chunk])
+        added = len(part.rows)
+        place[missing] = added + np.arange(len(missing))
+        part.rows = np.append(part.rows, wanted[missing])
+        try:
+            for start in range(0, len(missing), CHUNK):
+                part.index.add(_keys(rows, at[missing[start : start + CHUNK]]))
+                added = min(added + CHUNK, len(part.rows))
+        finally:  # rows that cannot be read leave index and `rows` alike; one that is stopped while it adds does not
+            part.rows = part.rows[:added]
         part.live = np.zeros(len(part.rows), bool)
         part.live[place] = True
 
