@@ -16,7 +16,7 @@ are too few for its kind (`FEWEST`) is searched exactly.
 A search drops them from all candidates (`breadth`, `refine` times k), and a query that is left with fewer than k is
 searched exactly: FAISS' selectors would leave HNSW with what it met on the way to where all is gone. An index is built
 anew when a share of its rows is gone (`DEAD`), when `ivfpq` has outgrown its centres (`GROWTH`), and when the source
-has become large enough for its kind.
+has become large enough for its kind. A source that becomes smaller than that keeps the index it has.
 
 **Saved.** With a `folder`, the indexes of `ivfpq` and `hnsw` are written there once built, and again when a share of
 their rows is in no file (`UNSAVED`). A later program maps the file and appends what is missing (then to a copy in RAM:
@@ -164,7 +164,10 @@ class FaissEngine:
         kept, missing = np.flatnonzero(place != NOTHING), np.flatnonzero(place == NOTHING)
         part.rows[place[kept]] = wanted[kept]
         if len(missing) and part.mapped:
-            part.index, part.mapped = self._faiss.deserialize_index(self._faiss.serialize_index(part.index)), False
+            writer, reader = self._faiss.VectorIOWriter(), self._faiss.VectorIOReader()
+            self._faiss.write_index(part.index, writer)
+            reader.data.swap(writer.data)  # `serialize_index` and `deserialize_index` copy it twice more
+            part.index, part.mapped = self._faiss.read_index(reader), False
         added = len(part.rows)
         place[missing] = added + np.arange(len(missing))
         part.rows = np.append(part.rows, wanted[missing])
