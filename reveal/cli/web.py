@@ -26,7 +26,7 @@ from reveal.memory.memory import Memory
 from reveal.two_tower_assistant import AnyAssistant
 
 MOST_ITEMS = 10
-NOT_COPIED = shutil.ignore_patterns(INDEXES, f"{PARTIAL}*")  # the copy is searched exactly; what is being written
+NOT_COPIED = shutil.ignore_patterns(INDEXES, f"{PARTIAL}*")  # a copy is searched exactly
 COPIES = 2  # edited memories that are searched without placing their keys anew
 NEGLIGIBLE = 0.2  # effect of an item on the answer's log-probability
 THUMBNAIL = 160  # longer side of an item's image in pixels

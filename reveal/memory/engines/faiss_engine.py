@@ -6,7 +6,7 @@
 | --- | --- | --- |
 | `flat` | every key is compared | exact; checks the others |
 | `ivfpq` | lists around centres, 4-bit product codes, refined with the keys | millions of items that cluster |
-| `hnsw` | a graph | the fastest search; many minutes to build, so for memories that seldom change |
+| `hnsw` | a graph | the fastest search; many minutes to build |
 
 There is one index per source. The gate is constant within a source, so it is added to what each index has found and no
 approximation can lose a trusted source; and to search some sources is to leave the others out. A source whose items
