@@ -21,12 +21,12 @@ from reveal import pretrained
 from reveal.assistant import Evidence, RetrievedItem, short, text_of
 from reveal.build.memory_build import add_one
 from reveal.cli.commands import Web, load_assistant
-from reveal.memory.folder import PARTIAL
+from reveal.memory.folder import INDEXES, PARTIAL
 from reveal.memory.memory import Memory
 from reveal.two_tower_assistant import AnyAssistant
 
 MOST_ITEMS = 10
-UNFINISHED = shutil.ignore_patterns(f"{PARTIAL}*")  # an index that is being saved
+NOT_COPIED = shutil.ignore_patterns(INDEXES, f"{PARTIAL}*")  # a copy is searched exactly
 COPIES = 2  # edited memories that are searched without placing their keys anew
 NEGLIGIBLE = 0.2  # effect of an item on the answer's log-probability
 THUMBNAIL = 160  # longer side of an item's image in pixels
@@ -101,7 +101,7 @@ class Assistants:
             if number is None or not text.strip():
                 raise ValueError("no text: write what is to be known in place of this item")
             if memory == self.original:
-                memory = str(shutil.copytree(self.original, folder(request) / "memory", ignore=UNFINISHED))
+                memory = str(shutil.copytree(self.original, folder(request) / "memory", ignore=NOT_COPIED))
             mine = self.of(memory)
             assert mine.memory is not None
             (item,) = mine.memory.items([number])

@@ -127,7 +127,7 @@ class Memory(Snapshot):
             {(one.info.name, one.info.files["ids.npy"], one.info.files["keys.npy"]) for one in snapshot.shards}
             for snapshot in (self, present)
         )
-        if before <= after:  # the same memory, so engines keep the keys that they have
+        if before and before <= after:  # the same memory, so engines keep the keys that they have
             present._token = self._token
         self.__dict__.update(vars(present))
         return True

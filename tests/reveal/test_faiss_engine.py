@@ -1,6 +1,7 @@
 """FAISS finds what the exact search finds; approximate kinds nearly so. Needs the extra `faiss`."""
 
 import dataclasses
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from refusal import refused
 
 pytest.importorskip("faiss")
 
+import faiss
 from memories import build
 from memories import drawn as drawn_items
 from memories import rows as drawn
@@ -200,6 +202,20 @@ def test_an_index_of_other_keys_is_not_used(built, tmp_path):
     assert len(built) == 9
 
 
+@pytest.mark.parametrize("engine", [FaissEngine(), ExactEngine(make_mesh(1))], ids=["faiss", "exact"])
+def test_a_memory_that_was_emptied_and_is_replaced(tmp_path, engine):
+    """Of no item is left by which another memory can be told from this one."""
+    for seed in (1, 2):
+        build(tmp_path / str(seed), 30, seed)
+    memory = Memory(tmp_path / "1", engine)
+    memory.search(drawn_items(30, seed=1)[1], 1)
+    memory.delete(list(range(30)))
+    memory.compact()
+    replace(tmp_path / "1", tmp_path / "2")
+    assert memory.reopen()
+    assert memory.search(drawn_items(30, seed=2)[1], 1).ids.ravel().tolist() == list(range(30))
+
+
 def test_copies_that_changed_alike_have_keys_of_their_own(built, tmp_path):
     engine = FaissEngine("hnsw")
     build(tmp_path / "a", 90)
@@ -221,15 +237,15 @@ def test_copies_that_changed_alike_have_keys_of_their_own(built, tmp_path):
 def test_two_programs_at_once(built, monkeypatch, tmp_path, caplog, meanwhile):
     """While one writes its second index, the other saves its own, or makes all of them outdated."""
     build(tmp_path / "memory", 90)
-    checksum, begun = faiss_engine._checksum, []
+    write_index, begun = faiss.write_index, []
 
     def interrupted(*given):
         begun.append(1)
+        write_index(*given)
         if len(begun) == 2:
             found_in(tmp_path / "memory", links=8) if meanwhile == "saved" else Memory(tmp_path / "memory").compact()
-        return checksum(*given)
 
-    monkeypatch.setattr(faiss_engine, "_checksum", interrupted)
+    monkeypatch.setattr(faiss, "write_index", interrupted)
     keys = drawn_items(90)[1]
     memory = Memory(tmp_path / "memory", FaissEngine("hnsw", folder=tmp_path / "memory" / INDEXES))
     assert memory.search(keys, 1).ids.ravel().tolist() == list(range(90))
@@ -315,16 +331,41 @@ def test_a_folder_that_cannot_be_written(built, tmp_path, caplog):
     assert not (tmp_path / "missing").exists()
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit of a file's size, and no pipes with a name")
+def test_a_disk_that_is_full_and_a_pipe_in_the_way(built, tmp_path, caplog, capfd):
+    import resource
+
+    folder = tmp_path / "memory"
+    build(folder, 90)
+    found_in(folder)
+    path = folder / INDEXES / "hnsw-1.index"
+    size, (_, hard) = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    for less in (1, 200, 1000, size):  # of the last line, of the rows, and FAISS' own
+        shutil.rmtree(folder / INDEXES)
+        caplog.clear()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - less, hard))
+        try:
+            found_in(folder)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+        assert len(caplog.records) == 3 and not list((folder / INDEXES).iterdir())
+    assert not capfd.readouterr().err
+    os.mkfifo(path)
+    found_in(folder)
+    assert path.is_fifo()
+
+
 def test_a_program_that_dies_while_it_saves(built, tmp_path):
     folder = tmp_path / "memory"
     build(folder, 90)
     program = f"""
 import os
+import faiss
 from reveal.memory import FaissEngine, Memory
 from reveal.memory.engines import faiss_engine
 faiss_engine.FEWEST["hnsw"], saved = 20, []
-checksum = faiss_engine._checksum  # between FAISS' part of the second file and the rest
-faiss_engine._checksum = lambda *given: os._exit(9) if saved else saved.append(1) or checksum(*given)
+write_index = faiss.write_index  # between FAISS' part of the second file and the rest
+faiss.write_index = lambda *given: (write_index(*given), saved and os._exit(9), saved.append(1))
 memory = Memory({str(folder)!r}, FaissEngine("hnsw", folder={str(folder / INDEXES)!r}))
 memory.search(memory.keys([0]), 1)
 """
@@ -341,11 +382,7 @@ memory.search(memory.keys([0]), 1)
     assert [path.name for path in (folder / INDEXES).iterdir()] == ["mine.txt"]
 
 
-def interrupt(*_):
-    raise KeyboardInterrupt
-
-
-def test_a_change_that_cannot_be_read_leaves_the_index_whole(built, monkeypatch):
+def test_a_change_that_cannot_be_read_leaves_the_index_whole(built):
     ids, source, keys = np.arange(100), np.zeros(100, np.uint8), drawn(100, 8)[2]
     engine, rows = FaissEngine("hnsw"), Rows.of(ids, source, keys)
     engine.update(Rows.of(ids[:90], source[:90], keys[:90]), 1, 1)
@@ -354,8 +391,14 @@ def test_a_change_that_cannot_be_read_leaves_the_index_whole(built, monkeypatch)
     engine.update(rows, 1, 2)
     assert engine.search(keys, 1).ids.ravel().tolist() == ids.tolist() and built == ["hnsw"]
     rows = Rows.of(ids, source, np.roll(keys, 1, axis=0), ids // 95)
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(np, "append", interrupt)  # FAISS has the keys by then
+    index = engine._parts[0].index
+
+    def add_and_stop(keys, add=index.add):
+        add(keys)
+        raise KeyboardInterrupt
+
+    index.add = add_and_stop
+    with pytest.raises(KeyboardInterrupt):
         engine.update(rows, 1, 3)
     engine.update(rows, 1, 3)
     assert engine.search(keys, 1).ids.ravel().tolist() == [*ids[1:], 0] and len(built) == 2

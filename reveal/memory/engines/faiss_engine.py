@@ -6,7 +6,7 @@
 | --- | --- | --- |
 | `flat` | every key is compared | exact; checks the others |
 | `ivfpq` | lists around centres, 4-bit product codes, refined with the keys | millions of items that cluster |
-| `hnsw` | a graph | the fastest search; many minutes to build, so for memories that seldom change |
+| `hnsw` | a graph | the fastest search; many minutes to build |
 
 There is one index per source. The gate is constant within a source, so it is added to what each index has found and no
 approximation can lose a trusted source; and to search some sources is to leave the others out. A source whose items
@@ -16,7 +16,7 @@ are too few for its kind (`FEWEST`) is searched exactly.
 A search drops them from all candidates (`breadth`, `refine` times k), and a query that is left with fewer than k is
 searched exactly: FAISS' selectors would leave HNSW with what it met on the way to where all is gone. An index is built
 anew when a share of its rows is gone (`DEAD`), when `ivfpq` has outgrown its centres (`GROWTH`), and when the source
-has become large enough for its kind.
+has become large enough for its kind. A source that becomes smaller than that keeps the index it has.
 
 **Saved.** With a `folder`, the indexes of `ivfpq` and `hnsw` are written there once built, and again when a share of
 their rows is in no file (`UNSAVED`). A later program maps the file and appends what is missing (then to a copy in RAM:
@@ -78,7 +78,6 @@ class Part:
     rows: Shaped[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, ROW))  # in the index' order
     live: Bool[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0, bool))
     saved: UInt64[np.ndarray, " m"] = field(default_factory=lambda: np.zeros(0, np.uint64))  # origins in the file
-    memory: str | None = None  # that of the versions
 
 
 class FaissEngine:
@@ -92,11 +91,15 @@ class FaissEngine:
         self.kind, self.config, self._faiss = kind, config or FaissConfig(), optional("faiss", "faiss")
         self._folder = None if folder is None or kind == "flat" else Path(folder)
         self._parts: dict[int, Part] = {}  # of the sources that have items
-        self._sources, self._version, self._width = 0, 0, 0
+        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         check_one_vector(rows, self)
         self._sources = 0  # an update that fails leaves rows of two versions
+        if rows.memory != self._memory:  # equal ids and versions of another memory have other keys
+            for part in self._parts.values():
+                part.rows["version"] = NOTHING
+            self._memory = rows.memory
         origins = np.zeros(len(rows), np.uint64) if rows.origins is None else rows.origins()
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)
@@ -158,17 +161,22 @@ class FaissEngine:
         else:
             part, place = Part(kind, self._empty(kind, rows, at)), np.full(len(at), NOTHING)
         self._parts[number] = part
-        if part.memory != rows.memory:  # rows that are gone may be those of equal ids and versions, with other keys
-            part.memory, part.rows["version"] = rows.memory, NOTHING
         kept, missing = np.flatnonzero(place != NOTHING), np.flatnonzero(place == NOTHING)
         part.rows[place[kept]] = wanted[kept]
         if len(missing) and part.mapped:
-            part.index, part.mapped = self._faiss.deserialize_index(self._faiss.serialize_index(part.index)), False
-        for start in range(0, len(missing), CHUNK):  # rows that cannot be read leave index and `rows` alike
-            chunk = missing[start : start + CHUNK]
-            part.index.add(_keys(rows, at[chunk]))
-            place[chunk] = len(part.rows) + np.arange(len(chunk))
-            part.rows = np.append(part.rows, wanted[chunk])
+            writer, reader = self._faiss.VectorIOWriter(), self._faiss.VectorIOReader()
+            self._faiss.write_index(part.index, writer)
+            reader.data.swap(writer.data)  # `serialize_index` and `deserialize_index` copy it twice more
+            part.index, part.mapped = self._faiss.read_index(reader), False
+        added = len(part.rows)
+        place[missing] = added + np.arange(len(missing))
+        part.rows = np.append(part.rows, wanted[missing])
+        try:
+            for start in range(0, len(missing), CHUNK):
+                part.index.add(_keys(rows, at[missing[start : start + CHUNK]]))
+                added = min(added + CHUNK, len(part.rows))
+        finally:  # rows that cannot be read leave index and `rows` alike; one that is stopped while it adds does not
+            part.rows = part.rows[:added]
         part.live = np.zeros(len(part.rows), bool)
         part.live[place] = True
 
@@ -179,8 +187,7 @@ class FaissEngine:
             return None
         at = np.searchsorted(wanted["id"], own["id"]).clip(max=len(wanted) - 1)
         same = (own["origin"] == wanted["origin"][at]) & (own["origin"] != 0)
-        if part.memory == rows.memory:
-            same |= own["version"] == wanted["version"][at]
+        same |= own["version"] == wanted["version"][at]
         same = np.flatnonzero(same & (own["id"] == wanted["id"][at]))
         place = np.full(len(wanted), NOTHING)
         place[at[same]] = same
@@ -206,13 +213,12 @@ class FaissEngine:
 
     def _read(self, number: int, width: int) -> Part | None:
         """The saved index of a source; None where there is none, or it is of no use."""
-        if self._folder is None:
+        if self._folder is None or not (path := self._folder / f"{self.kind}-{number}.index").is_file():
             return None
-        path = self._folder / f"{self.kind}-{number}.index"
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
-                end = status.st_size - len(self._last_line(0, width))
+                end = status.st_size - len(self._last_line(google_crc32c.Checksum(), width))
                 if self._last_line(_checksum(file, end), width) != file.read():
                     raise ValueError("damaged, or of other settings or versions")
                 index = self._faiss.read_index(str(path), self._faiss.IO_FLAG_MMAP_IFC)
@@ -220,12 +226,11 @@ class FaissEngine:
                 rows = np.fromfile(file, ROW, index.ntotal)
                 if not os.path.samestat(status, path.stat()):
                     raise ValueError("another program has just replaced it")
-            return Part(self.kind, index, True, rows, saved=rows["origin"].copy())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except (OSError, RuntimeError, ValueError) as error:  # RuntimeError is FAISS'
             log.warning("%s is not used and is built anew: %s", path, error)
             return None
+        rows["version"] = NOTHING  # of whichever memory saved it
+        return Part(self.kind, index, True, rows, saved=rows["origin"].copy())
 
     def _save(self, number: int) -> None:
         """Writes an index, if a share of its rows is in no file. A folder that cannot be written is left alone."""
@@ -238,21 +243,25 @@ class FaissEngine:
         path = self._folder / f"{self.kind}-{number}.index"
         try:
             self._folder.mkdir(exist_ok=True)  # and no parents: a memory that another program has removed stays so
-            with atomic_output(path, overwrite=True) as temporary:
-                self._faiss.write_index(part.index, str(temporary))
-                with temporary.open("r+b") as file:
-                    end = file.seek(0, os.SEEK_END) + file.write(part.rows.tobytes())
-                    file.seek(0)
-                    line = self._last_line(_checksum(file, end), part.index.d)
-                    file.seek(end)
-                    file.write(line)
+            with atomic_output(path, overwrite=True) as temporary, temporary.open("wb") as file:
+                checksum = google_crc32c.Checksum()
+
+                def write(data: bytes) -> None:
+                    file.write(data)
+                    checksum.update(data)
+
+                # FAISS' own files say nothing if the last bytes do not fit on the disk
+                self._faiss.write_index(part.index, self._faiss.PyCallbackIOWriter(write, CHUNK))
+                write(part.rows.tobytes())
+                file.write(self._last_line(checksum, part.index.d))
         except (OSError, RuntimeError) as error:
             log.warning("the index is not saved, so the next program builds it anew: %s", error)
 
-    def _last_line(self, checksum: int, width: int) -> bytes:
+    def _last_line(self, checksum: google_crc32c.Checksum, width: int) -> bytes:
         """Of a saved index."""
         built = f"{self.kind} of {width} numbers, {self.config.links} links, depth {self.config.depth}"
-        return f"\nFormat {FORMAT}, {built}, FAISS {self._faiss.__version__}, CRC-32C {checksum:08x}\n".encode()
+        check = checksum.digest().hex()
+        return f"\nFormat {FORMAT}, {built}, FAISS {self._faiss.__version__}, CRC-32C {check}\n".encode()
 
 
 def _keys(rows: Rows, at: Int[np.ndarray, " m"]) -> np.ndarray:
@@ -265,9 +274,9 @@ def _keys(rows: Rows, at: Int[np.ndarray, " m"]) -> np.ndarray:
     return keys
 
 
-def _checksum(file: BinaryIO, end: int) -> int:
+def _checksum(file: BinaryIO, end: int) -> google_crc32c.Checksum:
     """The CRC-32C of a file from its start to `end`."""
     found = google_crc32c.Checksum()
     for start in range(0, end, CHUNK):
         found.update(file.read(min(CHUNK, end - start)))
-    return int.from_bytes(found.digest(), "big")
+    return found
