@@ -221,7 +221,7 @@ def test_the_page_of_the_shipped_base_by_its_name_has_its_plugins():
     pytest.importorskip("gradio")
     from plugins.cli.web import networks_of
 
-    assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "mask", "scribble"]
+    assert [*networks_of(Web(), bases.BASES.find("diffusion-small"))] == ["canny", "depth", "mask", "scribble"]
     assert not networks_of(Web(base="mine"), Path("mine"))
     for words in ("canny", "edges=folder", "folder"):
         refused(ValueError, networks_of, Web(plugin=(words,)), Path("mine"), match="KIND=PLUGIN")
