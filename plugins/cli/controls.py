@@ -21,7 +21,7 @@ from jaxtyping import Float
 from common import terminal
 from common.io.images import place, read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
-from plugins.conditions.registry import emptiness, make
+from plugins.conditions.registry import OF_IMAGE, emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
 from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
@@ -58,7 +58,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
         if command.condition:
             condition = place(read_image(next(conditions)), size, "crop")
         else:
-            condition = make(str(kind), source, **({"inflate": True} if kind == "depth" else {}))
+            condition = make(str(kind), source, **OF_IMAGE.get(str(kind), {}))
             if (warning := emptiness(str(kind), condition)) and not command.quiet:
                 terminal.complain(f"{command.image}: {warning} (`plugins condition` has these options)")
         prompt_only = command.prompt_only or None  # None: as the network was trained

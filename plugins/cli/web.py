@@ -14,7 +14,7 @@ from jaxtyping import Float
 from common.io.images import from_uint8, place, to_uint8
 from common.web import BAR, EXAMPLES, QUEUE, cancel, gr, job, one_line, serve
 from plugins.cli.commands import Web
-from plugins.conditions.registry import CONDITIONS, emptiness, make
+from plugins.conditions.registry import CONDITIONS, OF_IMAGE, emptiness, make
 from plugins.control.loading import CONTROLS, load
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import BASES, read_base
@@ -180,11 +180,10 @@ def picture_of(drawing: Mapping[str, Any] | None) -> Image | None:
 
 
 def options_of(kind: str, drawing: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options of a condition: depth is inflated, a scribble without an uploaded image is the strokes."""
-    if kind == "depth":
-        return {"inflate": True}
+    """The options of a condition: without an uploaded image, a scribble is the strokes of the brush themselves."""
     background = None if drawing is None else drawing.get("background")
-    return {"drawing": True} if kind == "scribble" and (background is None or not background[..., 3].any()) else {}
+    drawn = kind == "scribble" and (background is None or not background[..., 3].any())
+    return {"drawing": True} if drawn else dict(OF_IMAGE.get(kind, {}))
 
 
 def web(command: Web) -> None:

@@ -32,6 +32,7 @@ CONDITIONS = {  # kind -> the module with a function of that name
     "mask": "mask",
     "scribble": "scribble",
 }
+OF_IMAGE: Mapping[str, Mapping[str, Any]] = {"depth": {"inflate": True}}  # options that make a kind of an image alone
 SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
     "canny": "no edge was found, so the condition is empty; lower low and high",

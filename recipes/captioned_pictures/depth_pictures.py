@@ -65,16 +65,14 @@ def scenes(seed: int, count: int, side: int) -> Iterator[Pair]:
         yield Pair(made.image, draw_depth(made.depth, near="low"), [made.caption])
 
 
-def write(pairs: Iterable[Pair], folder: Path, prefix: str) -> int:
-    """Adds pairs to a folder; returns their number."""
-    number = 0
+def write(pairs: Iterable[Pair], folder: Path, prefix: str) -> None:
+    """Adds pairs to a folder."""
+    (folder / "captions").mkdir(parents=True, exist_ok=True)
     for number, pair in enumerate(tqdm(pairs, desc=f"{folder.name} {prefix}"), 1):
         name = f"{prefix}{number:05d}"
         write_image(folder / "images" / f"{name}.png", pair.image)
         write_image(folder / "conditions" / "depth" / f"{name}.png", pair.depth)
-        (folder / "captions").mkdir(exist_ok=True)
         (folder / "captions" / f"{name}.txt").write_text("\n".join(pair.captions) + "\n", "utf-8")
-    return number
 
 
 def main(

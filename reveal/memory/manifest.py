@@ -6,8 +6,7 @@
 | --- | --- |
 | format | of this layout; a reader refuses a newer one |
 | version | of the contents: 1 when built, one more after each change |
-| layout | encoder (fingerprint of the network that made keys and values), shapes and dtypes of both, sources in order;
-|  | vectors of a key, where there are several |
+| layout | encoder (fingerprint of the network), shapes and dtypes of keys and values, sources in order, `key_vectors` |
 | next_id | id of the next item without one of its own |
 | shards | name, rows, first and last id, live items per source, file of deletions, size and CRC-32C of each file |
 | checksum | CRC-32C of the other fields as JSON with sorted keys; manifests before 2026-11-24 have none |

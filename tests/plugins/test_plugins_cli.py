@@ -235,4 +235,5 @@ def test_on_the_page_strokes_without_an_image_are_a_scribble_as_they_are():
     for background in (None, clear):
         assert options_of("scribble", {"background": background}) == {"drawing": True}
         assert options_of("canny", {"background": background}) == {}
+        assert options_of("depth", {"background": background}) == {"inflate": True}
     assert options_of("scribble", {"background": photo}) == {}

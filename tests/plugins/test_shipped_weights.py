@@ -10,7 +10,7 @@ from common.io.images import place, read_image
 from plugins import diffusion
 from plugins.cli.main import main
 from plugins.conditions.mask import foreground
-from plugins.conditions.registry import make
+from plugins.conditions.registry import OF_IMAGE, make
 from plugins.control.loading import CONTROLS, load
 from plugins.diffusion.io.base import BASES, WEIGHTS
 from plugins.metrics.fidelity import EdgeF1, MaskIou
@@ -71,8 +71,7 @@ def test_outputs_have_the_layout_of_the_condition(kind, draw, alone, picture):
     def mean(images, target):
         return np.mean([score(image, shown[target]) for image in images])
 
-    options = {"inflate": True} if kind == "depth" else {}
-    own, other = (draw(network.on(make(kind, image, **options))) for image in shown.values())
+    own, other = (draw(network.on(make(kind, image, **OF_IMAGE.get(kind, {})))) for image in shown.values())
     none, controlled, wrong = (mean(images, "own") for images in (alone, own, other))
     assert controlled > max(none, wrong) + 0.15, (none, controlled, wrong)
     assert mean(other, "other") > wrong + 0.15
