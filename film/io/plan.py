@@ -163,6 +163,8 @@ def _of_movie(path: Path, encoding: Encoding, options: Options, output: Name, **
         raise ValueError(f"{path} is a video of one frame: interpolation needs at least two; name a longer one")
     if info.duration is None and options.sheet is not None:
         raise ValueError(f"--sheet {options.sheet}: {path} does not say how long it is; leave --sheet out")
+    if options.fit is not None and options.size is None:
+        raise ValueError(f"--fit {options.fit}: without --size a video keeps its size; give --size too")
     fps = None if options.fps is None else parse_fps(options.fps)
     timeline = of_movie(info.rate, parse_factor(options.factor), fps, options.slow_motion)
     shown = info.width, info.height

@@ -83,6 +83,7 @@ def test_default_names(photos, video):
     ({"factor": 1000}, "fps is"),
     ({"factor": 0.0001}, "fps is"),
     ({"factor": 4, "slow_motion": True, "audio": "keep"}, "--audio keep"),
+    ({"factor": 2, "fit": "pad"}, "--fit pad"),
     ({"quality": 99}, "99"),
     ({"chroma": "444", "codec": "av1"}, "444"),
 ])  # fmt: skip
