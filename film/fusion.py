@@ -7,7 +7,8 @@ clamped.
 
 A decoder of few channels cannot carry two sharp images through all of its convolutions. With `blend` it need not: its
 output is a residual and the logit of a mixing weight m (`BLEND` channels), and the image `m * x0 + (1 - m) * x1 +
-residual` of the warped frames.
+residual` of the warped frames. Where the flow leaves the picture, one frame alone shows the place: the other one counts
+less.
 
 Which frame shows a pixel? Where something has been uncovered, one frame still has the thing in front there, and both
 warps look equally good. But a place of that frame is looked up twice then: by the pixels of the thing, and by those
@@ -34,6 +35,7 @@ from film.ops.row_tiling import Top, by_rows
 from film.warp import backward_warp, forward_warp
 
 BLEND = COLORS + 1  # residual and logit
+BORDER = 1.0  # logit that a frame loses in the mixture where it is looked up outside of the picture
 FLOWS = 4  # backward (dx, dy) and forward (dx, dy)
 COVERAGE, DIFFERENCES, MOST = 2, 2, 4.0  # channels; look-ups of a place, at most
 REACH = 4  # rows on either side that a row of `_decode` depends on: two 3x3 convolutions, a 2x2 one at half the size
@@ -83,12 +85,26 @@ class Fusion(nnx.Module):
 
 
 def blend(
-    x0: Image, x1: Image, output: Float[Array, "b h w 4"], time: Float[Array, "b 1"]
+    x0: Image,
+    x1: Image,
+    output: Float[Array, "b h w 4"],
+    time: Float[Array, "b 1"],
+    to_x0: Float[Array, "b h w 2"],
+    to_x1: Float[Array, "b h w 2"],
 ) -> tuple[Image, Float[Array, "b h w 1"]]:
-    """The warped frames, mixed by the decoder's output, and the weight of x0; 1 - time for an output of zeros."""
-    prior = jnp.log((1 - time) / time)[:, :, None, None].astype(output.dtype)
-    weight = jax.nn.sigmoid(output[..., COLORS:] + prior)
+    """The warped frames, mixed by the decoder's output, and the weight of x0. Of an output of zeros it is 1 - time where
+    both frames are looked up in the picture; the odds of one that is looked up outside are `exp(-BORDER)` of that."""
+    prior = jnp.log((1 - time) / time)[:, :, None, None] + BORDER * (outside(to_x1) - outside(to_x0))
+    weight = jax.nn.sigmoid(output[..., COLORS:] + prior.astype(output.dtype))
     return x1 + weight * (x0 - x1) + output[..., :COLORS], weight
+
+
+def outside(flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w 1"]:
+    """How far outside of the picture each pixel looks up, in pixels, at most 1."""
+    height, width = flow.shape[1:3]
+    y, x = jnp.arange(height)[:, None] + flow[..., 1], jnp.arange(width) + flow[..., 0]
+    beyond = jnp.maximum(jnp.maximum(-x, x - (width - 1)), jnp.maximum(-y, y - (height - 1)))
+    return jnp.clip(beyond, 0, 1)[..., None]
 
 
 def coverage(to_x0: Float[Array, "b h w 2"], to_x1: Float[Array, "b h w 2"]) -> Float[Array, "b h w 2"]:

@@ -153,7 +153,7 @@ class Film(nnx.Module):
         image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
         weight = None
         if self.config.blend:
-            image, weight = blend(x0_warped, x1_warped, image, time)
+            image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:])
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
         return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 

@@ -10,7 +10,7 @@ from jax.test_util import check_grads
 import film.ops.correlation
 from film.config import FilmConfig
 from film.flow import FlowEstimator
-from film.fusion import Fusion, blend, coverage, upsample_conv
+from film.fusion import BORDER, Fusion, blend, coverage, upsample_conv
 from film.ops.convolution import Conv, conv2d
 from film.ops.correlation import correlation
 from film.ops.packing import pack, unpack
@@ -86,13 +86,22 @@ def test_bilateral_flow_lies_on_the_grid_of_its_time():
 
 
 def test_blend_of_zeros_is_the_mean_by_time():
-    x0, x1 = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3)
+    x0, x1, still = uniform(0, 2, 3, 4, 3), uniform(1, 2, 3, 4, 3), jnp.zeros((2, 3, 4, 2))
     time = jnp.array([[0.25], [1.0]])
-    mixed, weight = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time)
+    mixed, weight = blend(x0, x1, jnp.zeros((2, 3, 4, 4)), time, still, still)
     np.testing.assert_allclose(weight[:, 0, 0, 0], [0.75, 0.0], atol=1e-6)
     np.testing.assert_allclose(mixed, jnp.stack([0.75 * x0[0] + 0.25 * x1[0], x1[1]]), atol=1e-6)
-    certain, _ = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time)
+    certain, _ = blend(x0, x1, jnp.zeros((2, 3, 4, 4)).at[..., 3].set(50.0), time, still, still)
     np.testing.assert_allclose(certain[0], x0[0], atol=1e-6)
+
+
+def test_a_frame_that_is_looked_up_outside_of_the_picture_counts_less():
+    """A pan to the right by 2 px: x0 has what leaves on the right, x1 what enters on the left."""
+    x0, x1 = uniform(0, 1, 3, 6, 3), uniform(1, 1, 3, 6, 3)
+    to_x1 = jnp.broadcast_to(jnp.array([1.0, 0.0]), (1, 3, 6, 2))
+    _, weight = blend(x0, x1, jnp.zeros((1, 3, 6, 4)), jnp.array([[0.5]]), -to_x1, to_x1)
+    one_sided = 1 / (1 + np.exp(BORDER))
+    np.testing.assert_allclose(weight[0, 1, :, 0], [one_sided, *[0.5] * 4, 1 - one_sided], atol=1e-6)
 
 
 def test_coverage_finds_what_the_frame_hides():
