@@ -28,6 +28,7 @@ class FilmConfig(Checked):
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
     coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
+    matching: bool = False  # flow is also looked for in the whole frames (`film.matching`); needs `bilateral`
     sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; needs `bilateral`
 
     def rules(self):
@@ -40,7 +41,9 @@ class FilmConfig(Checked):
         radii = len(self.correlation_radius) in (0, predictors)
         yield radii, "correlation_radius holds specialized_levels + 1 numbers, or none"
         yield 0 <= self.sided_levels <= self.specialized_levels, "0 <= sided_levels <= specialized_levels"
-        yield self.bilateral or not (self.coverage or self.sided_levels), "coverage and sided_levels need bilateral"
+        added = self.coverage or self.sided_levels or self.matching
+        yield self.bilateral or not added, "coverage, sided_levels and matching need bilateral"
+        yield self.pyramid_levels > 4 or not self.matching, "matching needs 5 pyramid_levels or more"
 
     @classmethod
     def paper(cls) -> FilmConfig:

@@ -32,7 +32,7 @@ from film.ops.convolution import Conv, Stage, conv2d, leaky_relu, whole
 from film.ops.packing import COLORS, split_kernel, unpack
 from film.ops.resample import interleave, resize_nearest
 from film.ops.row_tiling import Top, by_rows
-from film.warp import backward_warp, forward_warp
+from film.warp import backward_warp, forward_warp, outside
 
 BLEND = COLORS + 1  # residual and logit
 BORDER = 1.0  # logit that a frame loses in the mixture where it is looked up outside of the picture
@@ -92,19 +92,11 @@ def blend(
     to_x0: Float[Array, "b h w 2"],
     to_x1: Float[Array, "b h w 2"],
 ) -> tuple[Image, Float[Array, "b h w 1"]]:
-    """The warped frames, mixed by the decoder's output, and the weight of x0. Of an output of zeros it is 1 - time where
-    both frames are looked up in the picture; the odds of one that is looked up outside are `exp(-BORDER)` of that."""
+    """The warped frames, mixed by the decoder's output, and the weight of x0: for zeros 1 - time where both frames are
+    looked up inside of the picture. The odds of one that is looked up outside are multiplied by `exp(-BORDER)`."""
     prior = jnp.log((1 - time) / time)[:, :, None, None] + BORDER * (outside(to_x1) - outside(to_x0))
     weight = jax.nn.sigmoid(output[..., COLORS:] + prior.astype(output.dtype))
     return x1 + weight * (x0 - x1) + output[..., :COLORS], weight
-
-
-def outside(flow: Float[Array, "b h w 2"]) -> Float[Array, "b h w 1"]:
-    """How far outside of the picture each pixel looks up, in pixels, at most 1."""
-    height, width = flow.shape[1:3]
-    y, x = jnp.arange(height)[:, None] + flow[..., 1], jnp.arange(width) + flow[..., 0]
-    beyond = jnp.maximum(jnp.maximum(-x, x - (width - 1)), jnp.maximum(-y, y - (height - 1)))
-    return jnp.clip(beyond, 0, 1)[..., None]
 
 
 def coverage(to_x0: Float[Array, "b h w 2"], to_x1: Float[Array, "b h w 2"]) -> Float[Array, "b h w 2"]:

@@ -41,9 +41,11 @@ from jaxtyping import Array, Float
 
 from common.nn.init import split
 from common.nn.remat import remat as rematerialised
+from film import matching
 from film.config import FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
+from film.matching import Matcher
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
@@ -60,6 +62,7 @@ class Encoded(NamedTuple):
 
     packs: Pyramid  # levels 1 and up that are warped and fused: image and features, packed (`film.ops.packing`)
     features: Pyramid  # the coarser feature levels, which only flow sees
+    keys: Float[Array, "b h16 w16 k"] | None = None  # for `matching`
 
 
 class Coarse(NamedTuple):
@@ -89,6 +92,7 @@ class Film(nnx.Module):
         self.extractor = FeatureExtractor(config, rngs=rngs)
         self.flow = FlowEstimator(config, rngs=rngs)
         self.fusion = Fusion(config, rngs=rngs)
+        self.matcher = Matcher(rngs=rngs) if config.matching else None
 
     def __call__(
         self,
@@ -124,13 +128,15 @@ class Film(nnx.Module):
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        return packs[0], Encoded(packs[1:], features[fused:])
+        keys = None if self.matcher is None else stage(self.matcher.encode)(pyramid[matching.IMAGE])
+        return packs[0], Encoded(packs[1:], features[fused:], keys)
 
     def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flows | None = None, stage: Stage = whole) -> Coarse:
         """Flow and decoder up to level 1.
 
         `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
-        size) and below, and refined above; None: flow is estimated from the coarsest level on.
+        size) and below, and refined above; None: flow is estimated from the coarsest level on, with `matching` at its
+        level.
         """
         fused = self.config.fusion_pyramid_levels - 1  # of these levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
@@ -139,6 +145,12 @@ class Film(nnx.Module):
             refined = [x.shape[1:3] for x in first].index(flow.shape[1:3])  # levels finer than the flow
             known = [x / 2**n for n, x in enumerate(image_pyramid(flow, max(1, fused - refined)))]
             known_backward, known_forward = [x[..., :2] for x in known], [x[..., 2:] for x in known]
+        elif self.matcher is not None and e0.keys is not None and e1.keys is not None:
+            refined = matching.LEVEL - 1
+            coarsest = first[refined:], second[refined:]
+            known_backward, known_forward = self._flows(*coarsest, time, matching.LEVEL, [], [], stage)
+            matched = stage(self.matcher)(e0.keys, e1.keys, known_forward[0], time)
+            known_backward[0], known_forward[0] = -matched, matched
         below = known_backward[:1], known_forward[:1]
         backward, forward = self._flows(first[:refined], second[:refined], time, 1, *below, stage)
         backward, forward = (backward + known_backward)[:fused], (forward + known_forward)[:fused]

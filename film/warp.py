@@ -56,6 +56,14 @@ def _warp(image: Image, flow: Flow, top: Float[Array, ""]) -> Output:
     return jax.lax.fori_loop(0, tiles, fill, empty).reshape(*flow.shape[:3], channels)
 
 
+def outside(flow: Flow) -> Float[Array, "b r w 1"]:
+    """How far outside of the picture each pixel looks up, in pixels, at most 1."""
+    height, width = flow.shape[1:3]
+    y, x = jnp.arange(height)[:, None] + flow[..., 1], jnp.arange(width) + flow[..., 0]
+    beyond = jnp.maximum(jnp.maximum(-x, x - (width - 1)), jnp.maximum(-y, y - (height - 1)))
+    return jnp.clip(beyond, 0, 1)[..., None]
+
+
 def _bilinear(width: int, pixels: Pixels, corner: Index, fx: Fraction, fy: Fraction) -> Float[Array, "g k c"]:
     tap = [_lookup(pixels, corner + offset) for offset in (0, 1, width, width + 1)]
     fx, fy = (fraction[..., None].astype(pixels.dtype) for fraction in (fx, fy))
