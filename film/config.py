@@ -10,6 +10,7 @@ from common.checked import Checked, NotNegative, Positive, whole
 from common.nn.json_config import Layers
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
+KEY = 64  # channels of the keys of `matching`
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 

@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from film.config import KEY
 from film.ops.convolution import Conv, leaky_relu
 from film.ops.resample import average_pool
 from film.ops.row_tiling import even_share
@@ -32,7 +33,7 @@ from film.warp import backward_warp, outside
 
 IMAGE, LEVEL = 2, 4  # levels of the image that keys are made of, and of cells
 WIDTHS = ((24,), (48, 48), (96, 96, 96))  # 3x3 convolutions of the keys' encoder on levels 2, 3 and 4
-KEY, SCORER = 64, 24  # channels of keys, and of the scorer
+SCORER = 24  # channels
 EVIDENCE = 10  # channels, see `Matcher.evidence`
 SCALE = 14.0  # initial factor of cosines in a softmax
 PAIRS = 1 << 24  # of cells that are compared at a time
