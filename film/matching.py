@@ -7,18 +7,21 @@ other one, as in GMFlow (Xu et al., CVPR 2022) and LoFTR (Sun et al., CVPR 2021)
 1. `Matcher.encode`: a key for each cell of a frame, a unit vector, by a small encoder of the image at a quarter of its
    size.
 2. `match`: for each cell of a frame the cell of the other one with the most similar key, to a fraction of a cell.
-3. `Matcher.propose`: candidates for the flow on the grid of the frame in between: the estimated flow and the matches
-   of both frames, each as they are, at neighbouring cells, and followed to the place that they lead to. A small network
-   scores each by its evidence: how similar the keys at its two ends are, whether the matches there agree with it and
-   how certain they are, and whether an end is outside of the picture.
+3. `Matcher.rounds`: candidates for the flow on the grid of the frame in between: the estimated flow, that of
+   neighbouring cells, and the matches of both frames, each as they are, at neighbouring cells, and followed to the
+   place that they lead to. A small network scores each by its evidence: how similar the keys at its two ends are, whether the matches
+   there agree with it and how certain they are, whether an end is outside of the picture, and how well it goes with the
+   flow around it. The best one is the flow of the next round, so that it spreads, as in PatchMatch (Barnes et al.,
+   SIGGRAPH 2009), from far neighbours and then from near ones.
 
-The best candidate replaces the estimated flow, and finer levels go on from there. It is a choice, not a mean: a mean of
-two motions is the motion of nothing. Flow is from the first frame to the second, in cells.
+Finer levels go on from the last round. It is a choice, not a mean: a mean of two motions is the motion of nothing. Flow
+is from the first frame to the second, in cells.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -34,15 +37,24 @@ from film.warp import backward_warp, outside
 IMAGE, LEVEL = 2, 4  # levels of the image that keys are made of, and of cells
 WIDTHS = ((24,), (48, 48), (96, 96, 96))  # 3x3 convolutions of the keys' encoder on levels 2, 3 and 4
 SCORER = 24  # channels
-EVIDENCE = 10  # channels, see `Matcher.evidence`
+EVIDENCE = 13  # channels, see `Matcher.propose`
 SCALE = 14.0  # initial factor of cosines in a softmax
 PAIRS = 1 << 24  # of cells that are compared at a time
-FAR, NEAR = 2, 1  # cells to the neighbours whose estimated flow, and whose matches, are candidates
+ROUNDS = (4, 2, 1)  # cells to the neighbours whose flow is a candidate
 Keys = Float[Array, "b h w k"]
 Flow = Float[Array, "b h w 2"]
 Map = Float[Array, "b h w 1"]
 Candidates = Float[Array, "b n h w 2"]
 Scores = Float[Array, "b n h w"]
+
+
+class Side(NamedTuple):
+    """One of the two frames."""
+
+    keys: Keys
+    matches: Flow
+    certainty: Map
+    share: Float[Array, "b 1 1 1"]  # of a flow that leads to it: minus the time, or what is left of it
 
 
 class Matcher(nnx.Module):
@@ -60,10 +72,8 @@ class Matcher(nnx.Module):
         self.scorer = nnx.List([Conv(*shape, rngs=rngs) for shape in shapes])
 
     def __call__(self, first: Keys, second: Keys, estimated: Flow, time: Float[Array, "b 1"]) -> Flow:
-        """The flow on the grid of the frame at `time`: the best of the candidates."""
-        candidates, scores = self.propose(first, second, estimated, time)
-        best = jnp.argmax(scores, axis=1)[:, None, ..., None]
-        return jnp.take_along_axis(candidates, best, axis=1)[:, 0]
+        """The flow on the grid of the frame at `time`, given the estimated one."""
+        return best(*self.rounds(first, second, estimated, time)[-1])
 
     def encode(self, image: Float[Array, "b h4 w4 3"]) -> Keys:
         """Keys of a frame, given its image at level `IMAGE`."""
@@ -74,42 +84,51 @@ class Matcher(nnx.Module):
                 x = leaky_relu(next(convs)(x))
         return unit(self.key(x))
 
-    def propose(
+    def rounds(
         self, first: Keys, second: Keys, estimated: Flow, time: Float[Array, "b 1"]
-    ) -> tuple[Candidates, Scores]:
-        """Candidates, the first of them `estimated`, and their scores."""
+    ) -> list[tuple[Candidates, Scores]]:
+        """The candidates of each round and their scores."""
         t, scale = time[:, :, None, None], jax.lax.stop_gradient(jnp.exp(self.scale[...]))  # the keys' loss trains it
-        matches, backward = match(first, second, scale), match(second, first, scale)
-        sides = (first, *matches, -t), (second, -backward[0], backward[1], 1 - t)
-        candidates = [estimated, *neighbours(estimated, FAR)]
-        for _, flow, _, share in sides:
-            followed = backward_warp(flow, share * backward_warp(flow, share * flow))
-            candidates += [flow, followed, *neighbours(flow, NEAR)]
+        forward, backward = match(first, second, scale), match(second, first, scale)
+        sides = Side(first, *forward, -t), Side(second, -backward[0], backward[1], 1 - t)
+        flow, rounds = estimated, []
+        for cells in ROUNDS:
+            rounds.append(self.propose(sides, estimated, flow, cells))
+            flow = best(*rounds[-1])
+        return rounds
+
+    def propose(self, sides: tuple[Side, Side], estimated: Flow, flow: Flow, cells: int) -> tuple[Candidates, Scores]:
+        """A round, given the flow of the round before."""
+        around = neighbours(flow, cells)
+        candidates = [flow, estimated, *around]
+        for _, matches, _, share in sides:
+            followed = backward_warp(matches, share * backward_warp(matches, share * matches))
+            candidates += [matches, followed, *neighbours(matches, 1)]
         stack = jnp.stack(candidates, axis=1)
         batch, count, height, width, _ = stack.shape
-        each = partial(jnp.repeat, repeats=count, axis=0)
-        flows = stack.reshape(-1, height, width, 2)
-        looked_up = [
-            (backward_warp(each(jnp.concatenate([keys, flow, certainty], axis=-1)), each(share) * flows), each(share))
-            for keys, flow, certainty, share in sides
-        ]
-        evidence = self.evidence(flows, each(estimated), looked_up)
-        x = leaky_relu(self.scorer[1](leaky_relu(self.scorer[0](evidence))))
+        each, flows = partial(jnp.repeat, repeats=count, axis=0), stack.reshape(-1, height, width, 2)
+        keys, evidence = [], []
+        for side in sides:
+            way = each(side.share) * flows
+            looked_up = backward_warp(each(jnp.concatenate(side[:3], axis=-1)), way)
+            keys.append(looked_up[..., :KEY])
+            evidence += [distance(looked_up[..., KEY:-1], flows), 0.3 * looked_up[..., -1:], outside(way)]
+        evidence.append(4 * jnp.sum(keys[0] * keys[1], axis=-1, keepdims=True))
+        evidence += [distance(each(other), flows) for other in (estimated, flow)]
+        for others in (around, neighbours(flow, 1)):
+            evidence.append(sum(distance(each(other), flows) for other in others) / len(others))
+        constants = abs(1 - 2 * each(sides[1].share)), jnp.full_like(flows[:, :1, :1, :1], cells / max(ROUNDS))
+        evidence += [jnp.broadcast_to(constant, (*flows.shape[:3], 1)) for constant in constants]
+        x = leaky_relu(self.scorer[1](leaky_relu(self.scorer[0](jnp.concatenate(evidence, axis=-1)))))
         x = x.reshape(batch, count, height, width, -1)
         x = jnp.concatenate([x, jnp.broadcast_to(x.max(axis=1, keepdims=True), x.shape)], axis=-1)
         x = leaky_relu(self.scorer[2](x.reshape(-1, height, width, x.shape[-1])))
         return stack, self.scorer[3](x).reshape(batch, count, height, width)
 
-    def evidence(
-        self, flow: Flow, estimated: Flow, looked_up: list[tuple[Float[Array, "b h w m"], Float[Array, "b 1 1 1"]]]
-    ) -> Float[Array, "b h w e"]:
-        """What speaks for and against a flow: keys, matches and certainties where it leads to, in both frames."""
-        (x0, _), (x1, share) = looked_up
-        similar = jnp.sum(x0[..., :KEY] * x1[..., :KEY], axis=-1, keepdims=True)
-        ends = [(distance(x[..., KEY : KEY + 2], flow), 0.3 * x[..., -1:], outside(s * flow)) for x, s in looked_up]
-        changed = distance(flow, estimated)
-        middle = jnp.broadcast_to(abs(1 - 2 * share), similar.shape)
-        return jnp.concatenate([4 * similar, *ends[0], *ends[1], changed, 1.0 * (changed == 0), middle], axis=-1)
+
+def best(candidates: Candidates, scores: Scores) -> Flow:
+    """The candidate with the highest score at each cell."""
+    return jnp.take_along_axis(candidates, jnp.argmax(scores, axis=1)[:, None, ..., None], axis=1)[:, 0]
 
 
 def unit(x: Keys) -> Keys:

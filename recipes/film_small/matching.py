@@ -4,8 +4,8 @@ Of the keys: cells that show the same place are each other's matches, among all 
 cosines, as in LoFTR). Places are those that both frames see, on the grid of the frame in between, by the known flow of
 moving photographs (`moving_photographs.py`).
 
-Of the scorer: the choice among candidates. Its target is a softmax of minus their errors, and beside that the expected
-error counts. Cells that a frame hides count like others: their flow is known, too.
+Of the scorer: the choice among candidates, in each round. Its target is a softmax of minus their errors, and beside that
+the expected error counts. Cells that a frame hides count like others: their flow is known, too.
 
     python train.py experiment=film_small_matching
     python -m recipes.film_small.matching runs/film_small_matching film-small -o with_matching.safetensors
@@ -78,8 +78,8 @@ class MatchingTask:
         return {}
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
-        """`wrong_*` are shares of cells that are off by more than one: of the estimated flow, of the chosen one and of
-        the best candidate; `unmatched` of keys whose most similar one, in the same scene, is more than a cell away."""
+        """`wrong_*` are shares of cells that are off by more than one: of the estimated flow, after each round, and of
+        the last round's best candidate; `unmatched` of keys whose most similar one in the scene is as far away."""
         given = {name: batch[name] for name in ("x0", "x1", "time", "flow0", "flow1", "valid0", "valid1")}
         terms = by_share(self._terms, context.mesh)(params, given)
         means = {name: jnp.mean(value) for name, value in terms.items()}
@@ -98,8 +98,11 @@ class MatchingTask:
         scale = jnp.exp(model.matcher.scale[...])
         ways = (e0.keys, e1.keys, flow0, flow1), (e1.keys, e0.keys, flow1, flow0)
         (keys0, unmatched0), (keys1, unmatched1) = (similarity_terms(*way, seen, scale) for way in ways)
-        chosen = choice_terms(*model.matcher.propose(*fixed, time), flow1 - flow0)
-        return {"keys": keys0 + keys1, "unmatched": (unmatched0 + unmatched1) / 2} | chosen
+        rounds = [choice_terms(*proposed, flow1 - flow0) for proposed in model.matcher.rounds(*fixed, time)]
+        choice = {"choice": sum(terms["choice"] for terms in rounds), "wrong_estimated": rounds[0]["wrong_first"]}
+        chosen = {f"wrong_{number}": terms["wrong_chosen"] for number, terms in enumerate(rounds)}
+        keys = {"keys": keys0 + keys1, "unmatched": (unmatched0 + unmatched1) / 2}
+        return keys | choice | chosen | {"wrong_best": rounds[-1]["wrong_best"]}
 
     def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
         return self.film.pictures(params, batch)
@@ -149,7 +152,7 @@ def choice_terms(candidates: Candidates, scores: Scores, truth: Flow) -> dict[st
     expected = jnp.sum(jnp.exp(logs) * jnp.minimum(errors - least, MOST), axis=1)
     differ = jnp.minimum(jnp.max(errors - least, axis=1), 1)
     chosen = jnp.take_along_axis(errors, jnp.argmax(scores, axis=1)[:, None], axis=1)[:, 0]
-    wrong = {"estimated": errors[:, 0], "chosen": chosen, "best": least[:, 0]}
+    wrong = {"first": errors[:, 0], "chosen": chosen, "best": least[:, 0]}
     loss = jnp.mean(differ * (IMITATION * entropy + expected), axis=(1, 2))
     return {"choice": loss} | {f"wrong_{name}": jnp.mean(1.0 * (x > 1), axis=(1, 2)) for name, x in wrong.items()}
 

@@ -74,10 +74,11 @@ def test_the_true_flow_is_among_the_candidates_and_the_best_score_decides(time, 
     matcher, propose = Matcher(rngs=nnx.Rngs(0)), Matcher.propose
     matcher.scale[...] = jnp.log(SCALE)
 
-    def by_similarity(matcher, first, second, estimated, time):
-        (candidates,), _ = propose(matcher, first, second, estimated, time)
-        each = [jnp.repeat(keys, len(candidates), axis=0) for keys in (first, second)]
-        ends = backward_warp(each[0], -time[0] * candidates), backward_warp(each[1], (1 - time[0]) * candidates)
+    def by_similarity(matcher, sides, *flows):
+        (candidates,), _ = propose(matcher, sides, *flows)
+        ends = [
+            backward_warp(jnp.repeat(side.keys, len(candidates), axis=0), side.share * candidates) for side in sides
+        ]
         return candidates[None], jnp.sum(ends[0] * ends[1], axis=-1)[None]
 
     monkeypatch.setattr(Matcher, "propose", by_similarity)
