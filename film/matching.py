@@ -9,10 +9,10 @@ other one, as in GMFlow (Xu et al., CVPR 2022) and LoFTR (Sun et al., CVPR 2021)
 2. `match`: for each cell of a frame the cell of the other one with the most similar key, to a fraction of a cell.
 3. `Matcher.rounds`: candidates for the flow on the grid of the frame in between: the estimated flow, that of
    neighbouring cells, and the matches of both frames, each as they are, at neighbouring cells, and followed to the
-   place that they lead to. A small network scores each by its evidence: how similar the keys at its two ends are, whether the matches
-   there agree with it and how certain they are, whether an end is outside of the picture, and how well it goes with the
-   flow around it. The best one is the flow of the next round, so that it spreads, as in PatchMatch (Barnes et al.,
-   SIGGRAPH 2009), from far neighbours and then from near ones.
+   place that they lead to. A small network scores each by its evidence: how similar the keys at its two ends are,
+   whether the matches there agree with it and how certain they are, whether an end is outside of the picture, and how
+   well it goes with the flow around it. The best one is the flow of the next round, so that it spreads, as in
+   PatchMatch (Barnes et al., SIGGRAPH 2009), from far neighbours and then from near ones.
 
 Finer levels go on from the last round. It is a choice, not a mean: a mean of two motions is the motion of nothing. Flow
 is from the first frame to the second, in cells.

@@ -4,8 +4,8 @@ Of the keys: cells that show the same place are each other's matches, among all 
 cosines, as in LoFTR). Places are those that both frames see, on the grid of the frame in between, by the known flow of
 moving photographs (`moving_photographs.py`).
 
-Of the scorer: the choice among candidates, in each round. Its target is a softmax of minus their errors, and beside that
-the expected error counts. Cells that a frame hides count like others: their flow is known, too.
+Of the scorer: the choice among candidates, in each round. Its target is a softmax of minus their errors, and beside
+that the expected error counts. Cells that a frame hides count like others: their flow is known, too.
 
     python train.py experiment=film_small_matching
     python -m recipes.film_small.matching runs/film_small_matching film-small -o with_matching.safetensors
