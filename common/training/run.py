@@ -34,7 +34,7 @@ import configs
 from common.io.files import atomic_output, try_lock
 from common.runtime import setup
 from common.terminal import EXHAUSTED
-from common.training import distributed, renamed
+from common.training import distributed
 from common.training.config import instantiate, name_of, packages_of
 from common.training.logger import LoggerConfig
 from common.training.optimizer import OptimConfig
@@ -52,7 +52,7 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
 }
 RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
-HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
+HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(image_summaries|metrics)(\..*)?)$")
 OUT_OF_MEMORY = (
     "out of memory: lower data.batch_size, or set task.remat=true, task.dtype=bfloat16, or, on several devices, "
     "trainer.fsdp. trainer.accumulate saves memory, but losses that compare examples or count tokens then see one part"
@@ -195,7 +195,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 def program(main: Callable[[], None]) -> None:
     """Runs a Hydra program; errors of Hydra itself (an unknown key) become one line and exit code 2, too."""
-    sys.argv[1:] = [short_name(renamed.override(word)) for word in sys.argv[1:]]
+    sys.argv[1:] = [short_name(word) for word in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, instead of printing several lines and exit code 1
     with one_line_errors():
         main()
