@@ -36,7 +36,7 @@ from common.training.mesh import Rules, make_mesh, place, replicated, shard_batc
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.refresh import NoRefresh, make_refresh, spare_devices
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Metrics, SplitFrozenTask, Task
+from common.training.task import IDS, Batch, Data, Metrics, Task
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +100,7 @@ def train(
     target = abstract_state(task, tx, optim, mesh, config.sharding)
     state_sharding = jax.tree.map(lambda x: x.sharding, target)
     frozen = task.frozen()
-    rules = (*(task.frozen_rules if isinstance(task, SplitFrozenTask) else ()), *config.sharding)
-    frozen = place(frozen, shardings(mesh, frozen, rules))
+    frozen = place(frozen, shardings(mesh, frozen, (*getattr(task, "frozen_rules", ()), *config.sharding)))
     refresh = make_refresh(task, mesh, frozen)
 
     def resume(step: int) -> tuple[int, TrainState, Any]:
