@@ -1,12 +1,11 @@
 """From plain YAML to typed objects: every key and value is checked against the dataclass that it is for.
 
-`hydra.utils.instantiate` builds a `_target_` too, but checks no types: `trainer.steps=abc` would fail much later,
-somewhere else. Here a wrong value is one line with its place, its value and the type.
+`hydra.utils.instantiate` checks no types: `trainer.steps=abc` would fail much later, somewhere else. Here a wrong value
+is one line with its place, its value and the type.
 
 A `_target_` runs code, so it names a class, a classmethod of one (a preset) or a function that is annotated to return a
-dataclass; nothing else is called. The config that a command composes is its user's own and may name any package. The
-`config.yaml` of a run folder is data: from it only classes of this project are made, and of packages that the user
-names.
+dataclass. The config that a command composes is its user's own and may name any package. The `config.yaml` of a run
+folder is data: from it only classes of this project are made, and of packages that the user names.
 """
 
 import dataclasses
