@@ -7,6 +7,7 @@ its arrays over in a safetensors file:
     python -m common.io.isolated_arrays matconvnet SOURCE TARGET
 """
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -25,8 +26,8 @@ BASE_BYTES, BYTES_PER_BYTE = 3 << 30, 4  # address space: of the libraries, and 
 
 
 def read_isolated(kind: str, path: str | Path) -> dict[str, np.ndarray]:
-    """The arrays of a file by name; `kind` is a key of `READERS`. Raises FileNotFoundError, ImportError without the
-    reader's package, and ValueError for a file that the reader refuses, or that crashes it or breaks its limits."""
+    """The arrays of a file by name; `kind` is a key of `READERS`. Raises FileNotFoundError, and ValueError for a file
+    that the reader refuses, or that crashes it or breaks its limits."""
     path = require_file(path)
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch) / "arrays"
@@ -34,12 +35,10 @@ def read_isolated(kind: str, path: str | Path) -> dict[str, np.ndarray]:
         command = [sys.executable, "-P", "-m", __name__, kind, str(path), str(target)]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        stopped = {-signal.SIGXCPU: "it took too long for its size"} if hasattr(signal, "SIGXCPU") else {}
-        ended = stopped.get(done.returncode, f"the reader crashed with {done.returncode}")
-        reason = (done.stderr.strip() or ended).splitlines()[-1]
-        if done.returncode == MISSING:
-            raise ImportError(reason)
         if done.returncode:
+            late = done.returncode == -getattr(signal, "SIGXCPU", 0)
+            ended = "it took too long for its size" if late else f"the reader crashed with {done.returncode}"
+            reason = (done.stderr.strip() or ended).splitlines()[-1]
             raise ValueError(f"{path}: damaged, or not of the kind {kind} ({reason})")
         return load_file(target)
 
@@ -63,39 +62,30 @@ def hdf5(path: Path) -> dict[str, np.ndarray]:
     """All numeric datasets by path, but those of an optimiser."""
     import h5py
 
-    arrays: dict[str, np.ndarray] = {}
-
-    def visit(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu" and not name.startswith("optimizer"):
-            arrays[name] = np.asarray(item)
-
+    items: dict[str, Any] = {}
     with h5py.File(path, "r") as file:
-        file.visititems(visit)
-    return arrays
+        file.visititems(items.__setitem__)
+        sets = {
+            name: item for name, item in items.items() if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu"
+        }
+        return {name: np.asarray(item) for name, item in sets.items() if not name.startswith("optimizer")}
 
 
 READERS = {"matconvnet": matconvnet, "hdf5": hdf5}
-MISSING = 3  # exit code of the child without the reader's package
 
 
 def main(kind: str, source: str, target: str) -> None:
-    try:
+    with contextlib.suppress(ImportError):
         import resource  # there is none on Windows
 
         size = Path(source).stat().st_size
         most, seconds = BASE_BYTES + BYTES_PER_BYTE * size, SECONDS + size // BYTES_PER_SECOND
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-    except ImportError:
-        pass
     try:
         save_file({name: np.ascontiguousarray(value) for name, value in READERS[kind](Path(source)).items()}, target)
-    except ImportError as error:
-        print(error, file=sys.stderr)
-        raise SystemExit(MISSING) from None
     except Exception as error:  # a damaged file can fail with nearly any type
-        print(str(error).partition("\n")[0] or type(error).__name__, file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(str(error).partition("\n")[0] or type(error).__name__) from None
 
 
 if __name__ == "__main__":

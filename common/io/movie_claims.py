@@ -1,8 +1,7 @@
 """What a movie may claim: checked by its size before FFmpeg decodes, or builds an index.
 
-An MP4 of a kilobyte can say that it has 50 million samples of one byte each: FFmpeg makes an entry of 24 bytes for each
-(measured: 3.5 GB, 20 s). A header can claim frames of 30000x30000 pixels. So no file has more samples than bytes, and
-its frames have as many pixels as an image of that size may have (`common.io.images.most_pixels`).
+An MP4 of a kilobyte can claim 50 million samples (FFmpeg: 3.5 GB, 20 s), or frames of 30000x30000 pixels. So no file
+has more samples than bytes, and frames have as many pixels as an image of its size may (`images.most_pixels`).
 """
 
 import struct
@@ -14,7 +13,7 @@ from common.io.images import most_pixels
 
 # ISO 14496-12: boxes that hold boxes, and those that count samples
 PARENTS = (b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf")
-SIZES, RUNS, TIMES = (b"stsz", b"stz2"), (b"trun",), (b"stts", b"ctts")
+SIZES, RUN, TIMES = (b"stsz", b"stz2"), b"trun", (b"stts", b"ctts")
 DEEPEST = 8
 
 
@@ -25,10 +24,10 @@ def check_samples(path: Path) -> None:
         if file.read(8)[4:] not in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip"):
             return
         for kind, samples in _counts(file, 0, size, 0):
-            runs = runs + samples if kind in RUNS else runs
-            if max(samples, runs) > size:
-                claim = f"claims {max(samples, runs):,} samples in {size:,} bytes"
-                raise ValueError(f"{path} is damaged: it {claim}; copy or convert it again")
+            runs += samples * (kind == RUN)
+            if (most := max(samples, runs)) > size:
+                claim = f"it claims {most:,} samples in {size:,} bytes"
+                raise ValueError(f"{path} is damaged: {claim}; copy or convert it again")
 
 
 def check_frames(path: Path, width: int, height: int, frames: int) -> None:
@@ -37,8 +36,8 @@ def check_frames(path: Path, width: int, height: int, frames: int) -> None:
     if frames > size:
         raise ValueError(f"{path} is damaged: it claims {frames:,} frames in {size:,} bytes; copy or convert it again")
     if width * height > (most := most_pixels(size)):
-        claim, limit = f"claims frames of {width}x{height} in {size:,} bytes", f"{most / 1e6:,.0f} megapixels"
-        raise ValueError(f"{path} {claim}; the limit is {limit} for such a file: convert it to smaller frames")
+        limit = f"the limit is {most / 1e6:,.0f} megapixels for such a file: convert it to smaller frames"
+        raise ValueError(f"{path} claims frames of {width}x{height} in {size:,} bytes; {limit}")
 
 
 def no_frame(path: str | Path) -> str:
@@ -60,7 +59,7 @@ def _counts(file: BinaryIO, start: int, end: int, depth: int) -> Iterator[tuple[
             return
         if kind in PARENTS:
             yield from _counts(file, inside, stop, depth + 1)
-        elif kind in SIZES + RUNS + TIMES:
+        elif kind in (*SIZES, RUN, *TIMES):
             file.seek(inside + (8 if kind in SIZES else 4))  # after version and flags, and the size of all samples
             count = int.from_bytes(file.read(4), "big")
             if kind in TIMES:

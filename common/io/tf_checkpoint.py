@@ -1,7 +1,5 @@
-"""Read the variables of a TensorFlow checkpoint or SavedModel as plain arrays.
-
-TensorFlow stores variables as a *bundle*: an index file `<prefix>.index` and data shards
-`<prefix>.data-00000-of-0000N`. It may be given as
+"""Read the variables of a TensorFlow checkpoint or SavedModel, a *bundle* of an index file `<prefix>.index` and shards
+`<prefix>.data-00000-of-0000N`, as plain arrays. It may be given as
 
 | path | prefix |
 | --- | --- |
@@ -10,8 +8,8 @@ TensorFlow stores variables as a *bundle*: an index file `<prefix>.index` and da
 | an index file | its name without `.index` |
 | a prefix, e.g. `train/ckpt-3` | itself |
 
-Keys are TensorFlow's own, e.g. "variables/0/.ATTRIBUTES/VARIABLE_VALUE". Entries of text, such as the object graph, are
-left out. Only `read_tf_checkpoint` imports TensorFlow (extra `convert`).
+Keys are TensorFlow's own, e.g. "variables/0/.ATTRIBUTES/VARIABLE_VALUE". Only `read_tf_checkpoint` imports TensorFlow
+(extra `convert`).
 """
 
 import os
@@ -47,9 +45,8 @@ def find_prefix(path: str | Path) -> Path:
         candidates = [path / "variables" / "variables", path / "variables"]
         state = path / "checkpoint"
         if state.is_file():
-            text = state.read_text(errors="replace")
-            newest = re.search(r'^model_checkpoint_path:\s*"([^"]+)"', text, re.MULTILINE)
-            if newest is None:
+            pattern = r'^model_checkpoint_path:\s*"([^"]+)"'
+            if (newest := re.search(pattern, state.read_text(errors="replace"), re.MULTILINE)) is None:
                 raise ValueError(f"{state}: names no model_checkpoint_path; give the prefix of a checkpoint instead")
             # A folder that was moved still has its old absolute path: the name in this folder comes second.
             candidates += [path / newest[1], path / Path(newest[1]).name]

@@ -1,8 +1,7 @@
 """Read the tensors of a PyTorch file without PyTorch, and without running code of the file.
 
-A `.pt`/`.pth` file is a pickle plus raw storages, and a pickle is a program: it may name any function and call it. The
-unpickler here accepts only a short list of names (`_ALLOWED`), each with a stand-in that can only rebuild an array; any
-other name is an error. Three containers are known:
+A `.pt`/`.pth` file is a pickle plus raw storages, and a pickle is a program. The unpickler here accepts only a short
+list of names (`_ALLOWED`), each with a stand-in that can only rebuild an array. Three containers are known:
 
 | container | object graph | storages |
 | --- | --- | --- |
@@ -10,12 +9,10 @@ other name is an error. Three containers are known:
 | TorchScript, by `torch.jit.save` | the same; modules are objects of classes `__torch__...` | the same |
 | legacy, by `torch.save` before 1.6 | five pickles in a row | after them, in the order of the fifth |
 
-A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. The result is flat:
-nested dicts and module attributes join their names with dots ("extract.convs.0.weight"), other objects are left out,
-and a dict under the key "state_dict" replaces the whole file, as in training checkpoints.
-
-A small file can claim much: compressed or expanded storages, dicts that hold one another twice, a memo with a place for
-each of a billion objects. So members, storages, tensors and entries have budgets by the size of the file.
+A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. Names of nested
+dicts and module attributes are joined with dots ("extract.convs.0.weight"), other objects are left out, and a dict
+under the key "state_dict" replaces the whole file, as in training checkpoints. A small file can claim much (expanded
+storages, dicts that hold one another twice), so all that is made of it has budgets by its size.
 """
 
 import itertools
@@ -62,12 +59,11 @@ def read_torch(path: str | Path) -> dict[str, np.ndarray]:
         if isinstance(root, Mapping) and isinstance(root.get("state_dict"), Mapping):
             root = root["state_dict"]
         tensors: dict[str, np.ndarray] = {}
-        left = _budget(path)
+        total = 0
         for name, view in _walk(root, "", _DEEPEST, itertools.count()):
             if name in tensors:
                 raise _Refused(f"two tensors are called {name}; {_RESAVE}")
-            left -= view.nbytes
-            if left < 0:
+            if (total := total + view.nbytes) > _budget(path):
                 raise _Refused(f"its tensors are of more than {_budget(path):,} bytes; {_RESAVE}")
             tensors[name] = np.array(view, order="C")
     except _Refused as error:

@@ -5,12 +5,11 @@
         frame.time, frame.duration, frame.image     # Fraction seconds from the first frame; RGB in [0, 1]
 
 Stages: packets -> FFmpeg's decoder (threaded) -> bwdif for interlaced frames -> square pixels and RGB by
-`common.io.colour` -> upright by the display matrix. What FFmpeg demuxes is read, animated GIF and PNG too; animated
-WebP is not, since FFmpeg has no decoder for it.
+`common.io.colour` -> upright by the display matrix. Animated GIF and PNG are read too; animated WebP is not, since
+FFmpeg has no decoder for it.
 
-Times are those of the file, exact in its time base: 24000/1001 frames a second stay that, and the times of a clip of
-variable rate are the recorded ones. A frame lasts until the next; the last one until the end of the stream. A frame
-whose time is not after the one before is dropped.
+Times are those of the file, exact in its time base. A frame lasts until the next; the last one until the end of the
+stream. A frame whose time is not after the one before is dropped.
 """
 
 import contextlib
@@ -88,9 +87,8 @@ def probe(path: str | Path) -> VideoInfo:
         frame = next(iter(_Decoder(container, stream)), None)
         if frame is None:
             raise ValueError(no_frame(path))
-        width, height = _square(frame, stream)
-        if _is_sideways(_display_matrix(frame)):
-            width, height = height, width
+        size = _square(frame, stream)
+        width, height = size[::-1] if _is_sideways(_display_matrix(frame)) else size
         if container.format.name in _ANIMATIONS:
             frames, duration, rate, variable = _animation(path, stream)
         else:
@@ -131,8 +129,7 @@ def read_video(
     """
     if start > _SEEK_BACK:
         with open_video(path) as (container, stream):
-            first = next(iter(_Decoder(container, stream)), None)
-            origin = first and _stamp(first)
+            origin = next(map(_stamp, _Decoder(container, stream)), None)
             if origin is not None and stream.time_base:
                 container.seek(int((origin + start - _SEEK_BACK) / stream.time_base), stream=stream)
                 decoder = _Decoder(container, stream)
@@ -178,15 +175,10 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
     path = require_file(path)
     check_samples(path)
     pixels = {"max_pixels": str(most_pixels(path.stat().st_size))}
-    # of this file alone: an absolute path names no protocol
-    options = pixels | {
-        "protocol_whitelist": "file",
-        "format_whitelist": ",".join(sorted(av.formats_available - _OF_OTHER_FILES)),
-    }
-    with (
-        _one_line_errors(path),
-        av.open(str(path.absolute()), "r", options=options, metadata_errors="replace") as container,
-    ):
+    formats = ",".join(sorted(av.formats_available - _OF_OTHER_FILES))
+    options = pixels | {"protocol_whitelist": "file", "format_whitelist": formats}
+    absolute = str(path.absolute())  # which names no protocol
+    with _one_line_errors(path), av.open(absolute, options=options, metadata_errors="replace") as container:
         name = container.format.name
         if name.endswith("_pipe") or name in _NOT_VIDEO:
             raise ValueError(f"{path} is no video ({name}); give a video file")
@@ -196,7 +188,7 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
             what = "only sound" if container.streams.audio else "nothing to see"
             raise ValueError(f"{path} has no video in it, {what}; give a video file")
         best = container.streams.best("video")
-        stream = next((stream for stream in streams if best is not None and stream.index == best.index), streams[0])
+        stream = next((stream for stream in streams if best and stream.index == best.index), streams[0])
         if stream.codec_context is None:
             raise ValueError(f"{path} is of a codec that FFmpeg cannot decode here; convert it to H.264")
         check_frames(path, stream.width, stream.height, stream.frames)
@@ -216,8 +208,7 @@ def _one_line_errors(path: Path) -> Iterator[None]:
             if file.read(8)[4:] == b"ftyp":
                 advice = "it was cut short while it was recorded or copied; copy it again, or repair it with untrunc"
                 raise ValueError(f"{path} has no readable index (moov): {advice}") from error
-        reason = error.strerror or "unknown error"
-        raise ValueError(f"{path} is no video, or damaged ({reason}); copy or convert it again") from error
+        raise ValueError(f"{path} is no video, or damaged ({error.strerror}); copy or convert it again") from error
 
 
 class _Decoder:
@@ -230,14 +221,11 @@ class _Decoder:
     def __iter__(self) -> Iterator[VideoFrame]:
         graph = None
         for frame in self._frames():
-            if graph is None and not frame.interlaced_frame:
-                yield frame
-                continue
-            if graph is None:
+            if graph is None and frame.interlaced_frame:
                 graph = av.filter.Graph()
                 source, sink = graph.add_buffer(template=self.stream), graph.add("buffersink")
                 graph.link_nodes(source, graph.add("bwdif", "mode=send_frame:deint=interlaced"), sink).configure()
-            yield from filtered(graph, frame)
+            yield from [frame] if graph is None else filtered(graph, frame)
         if graph is not None:
             yield from filtered(graph, None)
 
@@ -262,7 +250,7 @@ class _Decoder:
         except FFmpegError as error:
             if not seen:
                 raise
-            self.damage = error.strerror or "unknown error"
+            self.damage = str(error.strerror)
         if self.damage:
             with contextlib.suppress(FFmpegError):
                 for frame in self.stream.decode(None):  # what the threads of the decoder still hold
@@ -365,12 +353,10 @@ def _animation(path: str | Path, stream: VideoStream) -> tuple[int, Fraction, Fr
         video = container.streams.video[0]
         delays = [packet.duration or 0 for packet in container.demux(video) if packet.size]
         length = max(sum(delays) * (video.time_base or Fraction(1, 100)), Fraction(1, 100))
-    rate = len(delays) / length
-    for candidate in (stream.average_rate, Fraction(max(1, round(rate)))):
-        if candidate and abs(len(delays) / candidate - length) <= Fraction(1, 200):
-            rate = candidate
-            break
-    return len(delays), length, rate, max(delays) - min(delays) > 1
+    count, measured = len(delays), len(delays) / length
+    rates = [rate for rate in (stream.average_rate, Fraction(max(1, round(measured)))) if rate]
+    rate = next((rate for rate in rates if abs(count / rate - length) <= Fraction(1, 200)), measured)
+    return count, length, rate, max(delays) - min(delays) > 1
 
 
 def _image(frame: VideoFrame, stream: VideoStream, matrix: tuple[int, int, int, int]) -> Float[np.ndarray, "h w 3"]:
