@@ -16,7 +16,7 @@ Images are RGB in [0, 1], and clipped to that first. An image with NaN scores Na
 
 Variants of SSIM differ in the second decimal. This one is Wang et al. 2004 as in `tf.image.ssim` and in scikit-image
 with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11 Gaussian window, only where it fits, each
-colour channel by itself, then the mean. No dependency has it; scikit-image's numbers are in the tests.
+colour channel by itself, then the mean.
 """
 
 import math
@@ -117,9 +117,7 @@ class InterpolationError(Metric):
     Evaluation Methodology for Optical Flow" (IJCV 2011, section 4.1).
 
     `per="value"` takes the mean over pixels and colours, as most publications; `per="pixel"` first sums the squared
-    colour differences of a pixel (the paper's L2 norm), which is sqrt(3) times as much. In some papers IE is a mean
-    absolute difference: 255 times `L1`.
-    """
+    colour differences of a pixel (the paper's L2 norm): sqrt(3) times as much. In some papers IE is 255 times `L1`."""
 
     per: Literal["value", "pixel"] = "value"
     higher_is_better: ClassVar[bool] = False

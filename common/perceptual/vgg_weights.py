@@ -9,9 +9,8 @@
 | `.safetensors` | `save_vgg` | HWIO | in its header | none |
 
 *Flip*: the input channels of the first kernel are reversed, so that it takes RGB. *Divide*: a first kernel divided by
-255 * std takes images in [0, 255]; this is exact, also at the zero-padded border. torchvision's *mean* differs from
-Caffe's by up to half a grey level and is kept beside the parameters (`Vgg.mean`): in the bias it would be wrong at the
-border, where the padding has no mean to subtract.
+255 * std takes images in [0, 255]. torchvision's *mean* is kept beside the parameters (`Vgg.mean`): in the bias it
+would be wrong at the zero-padded border.
 
 The classifier is ignored; every other tensor of a file must be used exactly once and every convolution filled, in the
 right shape (`common/weights/porting.py`). No code of a file is run.
@@ -47,19 +46,11 @@ def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
     if str(path) in RANDOM:
         return random_vgg(RANDOM[str(path)], pooling)
     path = require_file(local(path, pickles=True))
-    readers = {
-        ".mat": read_matconvnet,
-        ".h5": read_keras,
-        ".hdf5": read_keras,
-        ".onnx": read_onnx,
-        ".pth": read_torchvision,
-        ".pt": read_torchvision,
-        ".safetensors": read_safetensors,
-    }
+    readers = {".mat": read_matconvnet, ".onnx": read_onnx, ".safetensors": read_safetensors}
+    readers |= dict.fromkeys((".h5", ".hdf5"), read_keras) | dict.fromkeys((".pth", ".pt"), read_torchvision)
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: not a known suffix of VGG weights; choose one of {', '.join(readers)}")
-    params, mean = readers[path.suffix.lower()](path)
-    return Vgg(params, mean, pooling)
+    return Vgg(*readers[path.suffix.lower()](path), pooling)
 
 
 def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None = None, **options: Any) -> Path:
@@ -71,10 +62,8 @@ def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None 
 def read_safetensors(path: Path) -> Read:
     """Our own format: "conv1_1.kernel", ...; the config of the header holds the mean."""
     source, header = load_weights(path, expect_kind=KIND)
-    try:
+    with _damage(path, "VGG's"):
         red, green, blue = map(float, header.config["mean"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: its config is not VGG's ({error}); save it again") from error
     return _port(path, source, {key: key for key in source}), (red, green, blue)
 
 
