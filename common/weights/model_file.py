@@ -15,8 +15,8 @@ The file holds the parameters under dotted names ("extractor.convs.0.kernel") an
 | metadata | of the caller (data, steps, scores), as JSON |
 | sha256 | of all that follows the header; files written before 2026-11-24 have none |
 
-There is no date: the same parameters, config and code give the same bytes. Reading never unpickles. It compares the
-digest, and refuses NaN and infinity: a damaged file is named here instead of blamed on what the model gives.
+There is no date: the same parameters, config and code give the same bytes. Reading compares the digest, and refuses NaN
+and infinity.
 """
 
 import json
@@ -91,7 +91,11 @@ def save_weights(
         created_by=f"{PROJECT} {version}",
         metadata=dict(metadata or {}),
     )
-    text = _to_text(header)
+    try:  # safetensors stores text only
+        encoder = json.JSONEncoder(sort_keys=True, allow_nan=False)
+        text = {key: value if isinstance(value, str) else encoder.encode(value) for key, value in vars(header).items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config and metadata must be JSON (finite numbers, text, lists): {error}") from error
     with atomic_output(path, overwrite, durable=True) as temporary:
         write_tensors(temporary, tensors, text)
     return Path(path)
@@ -165,34 +169,17 @@ def _as_float(value: np.ndarray, dtype: Any) -> np.ndarray:
         return value.astype(dtype, copy=False)
 
 
-def _to_text(header: Metadata) -> dict[str, str]:
-    """safetensors stores text only: other values than str become JSON."""
-    try:
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, allow_nan=False)
-            for key, value in vars(header).items()
-        }
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"config and metadata must be JSON (finite numbers, text, lists): {error}") from error
-
-
 def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
     if "kind" not in text or "format_version" not in text:
         ways = "`film convert SRC DST` or `reveal convert SRC DST`"
         raise ValueError(f"{path}: not written by this project; published weights become ours by {ways}")
-    fields = dict(text)
+    fields: dict[str, Any] = {"sha256": "", **text}
     try:
-        version = int(fields["format_version"])
+        fields["format_version"] = version = int(text["format_version"])
         if version > FORMAT_VERSION:
             raise ValueError(f"format version {version} is newer than {FORMAT_VERSION}; update this program")
         for key in ("config", "libraries", "metadata"):
-            fields[key] = parse_json(fields[key])
-            if not isinstance(fields[key], dict):
-                raise ValueError(f"{key} is no JSON object")
-        fields.setdefault("sha256", "")
-        known = {key: fields[key] for key in Metadata.__dataclass_fields__}
-        return Metadata(**{**known, "format_version": version})
-    except KeyError as error:
-        raise ValueError(f"{path}: its header lacks {error}; save it again") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: its header cannot be read: {error}") from error
+            fields[key] = parse_json(fields[key], key, dict)
+        return Metadata(**{key: fields[key] for key in Metadata.__dataclass_fields__})
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: its header cannot be read or lacks an entry: {error}; save it again") from error

@@ -1,10 +1,9 @@
 """Weights by address: wherever a program takes a path, it takes an address too.
 
-`hf:OWNER/NAME`, or a file or folder/ in it, with @REVISION; `https://HOST/FILE`, with #sha256=DIGEST. What each gives,
-how long it is kept and which variables count: docs/published-weights.md.
-
-*Needed* are (`needed_files`) configs, vocabularies and safetensors, of each network in one precision; not pickles, the
-formats of other frameworks, pictures, or single-file checkpoints beside the same networks in folders.
+`hf:OWNER/NAME`, or a file or folder/ in it, with @REVISION; `https://HOST/FILE`, with #sha256=DIGEST
+(docs/published-weights.md). Of a repository are *needed* configs, vocabularies and safetensors, of each network in one
+precision; not pickles, other frameworks' formats, pictures, or single-file checkpoints beside the same networks in
+folders.
 """
 
 import hashlib
@@ -98,15 +97,8 @@ def _digest_of(text: str) -> tuple[str, str]:
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
     import httpx2
-    from huggingface_hub import (
-        HfApi,
-        RepoFile,
-        constants,
-        errors,
-        get_cached_repo_tree,
-        get_session,
-        snapshot_download,
-    )
+    from huggingface_hub import HfApi, RepoFile, constants, errors
+    from huggingface_hub import get_cached_repo_tree, get_session, snapshot_download  # isort: skip
 
     match = ADDRESS.fullmatch(address)
     if not match:
@@ -128,22 +120,19 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             have = ", ".join(sorted(sizes)[:8]) or "nothing"
             raise FileNotFoundError(f"{address}: the repository has no {'such file' if inside else 'weights'}; {have}")
         _check_size(address, sum(sizes[name] or 0 for name in chosen))
-        patterns = [escape(name) for name in chosen]
-        folder = snapshot_download(allow_patterns=patterns, local_files_only=offline, **where)
+        folder = snapshot_download(allow_patterns=[*map(escape, chosen)], local_files_only=offline, **where)
     except errors.GatedRepoError as error:
         raise PermissionError(f"{address} asks for its licence: accept it on the hub, and set HF_TOKEN") from error
-    except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"{address}: no such repository, or a private one: set HF_TOKEN") from error
-    except errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{address}: the repository has no revision {match['revision']}") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        missing = "no such repository or revision, or a private one: set HF_TOKEN"
+        raise FileNotFoundError(f"{address}: {missing}") from error
     except (
         errors.CachedRepoTreeNotFoundError,
         errors.LocalEntryNotFoundError,
         errors.IncompleteSnapshotError,
     ) as error:
         way = "unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "check the network"
-        way += ", or give a path"
-        raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached: {way}") from error
+        raise ConnectionError(f"{address} is not on this disk, and out of reach: {way}, or give a path") from error
     except (errors.HfHubHTTPError, httpx2.TransportError) as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error
     path = Path(folder) / inside
