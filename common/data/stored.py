@@ -50,9 +50,6 @@ class File(Stored):
     def read(self) -> bytes:
         return require_file(self.path).read_bytes()
 
-    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
-        return to_uint8(read_image(self.path))
-
 
 @dataclass(frozen=True)
 class Member(Stored):

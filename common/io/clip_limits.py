@@ -55,18 +55,12 @@ Rate = Fraction | float | int | str
 
 @dataclass(frozen=True)
 class Encoding:
-    """How pixels are stored.
+    """How pixels are stored."""
 
-    `codec` (movies): h264, hevc, av1 or vp9; None: the first one of the container that stores `bits` and `chroma`.
-    `quality`: CRF of a movie, 0 (best) to 51 or 63; of .webp 0 to 100 (best); None: a default that looks lossless.
-    `bits`: 8, or 10 for movies, 16 for .apng and PNGs, where 10 means 16 too. `chroma` (movies): "420", one colour
-    sample for 2x2 pixels, which every player takes, or "444", one for each.
-    """
-
-    codec: str | None = None
-    quality: int | None = None
-    bits: int = 8
-    chroma: str = "420"
+    codec: str | None = None  # of a movie: h264, hevc, av1 or vp9; None: the first that stores `bits` and `chroma`
+    quality: int | None = None  # CRF of a movie, 0 (best) to 51 or 63; of .webp 0 to 100 (best); None: looks lossless
+    bits: int = 8  # or 10 for movies, 16 for .apng and PNGs, where 10 means 16 too
+    chroma: str = "420"  # of a movie: one colour sample for 2x2 pixels, which every player takes; "444": one for each
 
 
 DEFAULT_ENCODING = Encoding()

@@ -79,10 +79,9 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int]) -> Float[np.ndarray, "h w 3
         src_color_range=ColorRange(colour.range) if colour.matrix else None,
         dst_color_range=ColorRange.JPEG if colour.matrix else None,
     )
+    white = (2**bits - 1) << (16 - bits) if colour.matrix else 65535
     if bits == 8 or colour.range == LIMITED:
         white = SHIFTED_WHITE
-    else:
-        white = 65535 if colour.matrix == 0 else (2**bits - 1) << (16 - bits)
     image = pixels.astype(np.float32)
     image *= np.float32(1 / white)
     np.minimum(image, 1, out=image)

@@ -47,26 +47,19 @@ _SLACK = Fraction(1, 2)  # seconds that a stream may end before its header says
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a file says of its main video stream.
+    """What a file says of its main video stream; None where it does not say."""
 
-    `width`, `height`: as shown, after pixel shape and rotation; `rate`: average frames a second; `duration`: seconds;
-    `frames` and `duration`: None where the container does not say; `bits`: of a sample, 8 or more; `colour`: the tags,
-    guessed where there are none; `audio`: the codec of each audio stream, () without sound; `variable`: whether frames
-    last unequally, None where the container has no index of frames; `start`: time of the first frame on the clock that
-    the sound uses, in seconds; `subtitles`: the codec of each of their streams; `chapters`: how many there are.
-    """
-
-    width: int
+    width: int  # as shown, after pixel shape and rotation
     height: int
-    rate: Fraction
-    duration: Fraction | None
+    rate: Fraction  # average frames a second
+    duration: Fraction | None  # seconds
     frames: int | None
-    bits: int
-    colour: Colour
-    audio: tuple[str, ...]
-    variable: bool | None
-    start: Fraction
-    subtitles: tuple[str, ...] = ()
+    bits: int  # of a sample, 8 or more
+    colour: Colour  # guessed where there are no tags
+    audio: tuple[str, ...]  # the codec of each stream
+    variable: bool | None  # whether frames last unequally
+    start: Fraction  # seconds of the first frame on the clock that the sound uses
+    subtitles: tuple[str, ...] = ()  # the codec of each stream
     chapters: int = 0
 
 

@@ -47,11 +47,7 @@ from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, u
 
 KIND = "efficientnet"
 STATISTICS = {"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}  # PyTorch's names
-IN_A_BLOCK = {  # (convolution, normalisation)
-    "expand": ("_expand_conv", "_bn0"),
-    "depthwise": ("_depthwise_conv", "_bn1"),
-    "project": ("_project_conv", "_bn2"),
-}
+NORMALISATIONS = {"expand": "_bn0", "depthwise": "_bn1", "project": "_bn2"}  # PyTorch's, of a block's convolutions
 EPSILON = 1e-3  # of batch normalisation
 RGB = 3
 
@@ -77,7 +73,7 @@ class Conv(NamedTuple):
     inputs: int
     width: int
     depthwise: bool = False
-    clip: bool = True
+    clip: bool = True  # by ReLU6
 
 
 @dataclass(frozen=True)
@@ -210,7 +206,7 @@ def table(config: EfficientNetConfig) -> Table:
             kernel, normalisation = f"_conv_{name}", "_bn0" if name == "stem" else "_bn1"
         else:
             block, _, layer = name.removeprefix("block").partition("_")
-            kernel, normalisation = (f"_blocks.{block}.{theirs}" for theirs in IN_A_BLOCK[layer])
+            kernel, normalisation = f"_blocks.{block}._{layer}_conv", f"_blocks.{block}.{NORMALISATIONS[layer]}"
         lines[f"{name}.kernel"] = Entry(f"{kernel}.weight", OIHW_TO_HWIO)
         lines |= {f"{name}.{leaf}": Entry(f"{normalisation}.{theirs}") for leaf, theirs in STATISTICS.items()}
     return lines

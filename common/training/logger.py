@@ -42,11 +42,8 @@ class Logger:
         config = config or LoggerConfig()
         self.writers: list[Any] = []
         if distributed.is_first():
-            self.writers.append(Files(folder, step))
-            if config.tensorboard:
-                self.writers.append(TensorBoard(folder, step))
-            if config.wandb:
-                self.writers.append(WandB(folder, step, config.wandb))
+            self.writers = [Files(folder, step), *([TensorBoard(folder, step)] if config.tensorboard else [])]
+            self.writers += [WandB(folder, step, config.wandb)] if config.wandb else []
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:

@@ -232,18 +232,15 @@ def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:
 
 def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params: PyTree) -> None:
     """Raises ValueError for an expression that decides over none of `params`, and if all of them are frozen."""
-    paths = jax.tree.leaves(parameter_paths(params))
-    shown = paths[:: max(1, len(paths) // 5)][:5]
-    examples = ", ".join(shown) + (f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else "")
-    undecided = paths
+    undecided = paths = jax.tree.leaves(parameter_paths(params))
+    examples = f"{', '.join(paths[:: max(1, len(paths) // 5)][:5])}, ... ({len(paths)} in all)"
     for name, expressions in (("multipliers", [expression for expression, _ in multipliers]), ("no_decay", no_decay)):
         for expression in expressions:
             if not any(re.search(expression, path) for path in paths):
                 raise ValueError(f"optim.{name}: {expression!r} is found in no path; paths are {examples}")
     for expression, _ in multipliers:
-        rest = [path for path in undecided if not re.search(expression, path)]
-        if len(rest) == len(undecided):
+        decided, undecided = len(undecided), [path for path in undecided if not re.search(expression, path)]
+        if len(undecided) == decided:
             raise ValueError(f"optim.multipliers: earlier expressions decide every path of {expression!r}; move it up")
-        undecided = rest
     if not any(jax.tree.leaves(factors(multipliers, params))):
         raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {examples}")

@@ -153,9 +153,8 @@ def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
 
 
 def _has_moved(before: Any, now: Any) -> bool:
-    if not isinstance(before, str | Path) or not isinstance(now, str | Path):
-        return False
-    return Path(before).name == Path(now).name and Path(now).exists() and not Path(before).exists()
+    paths = [Path(value) for value in (before, now) if isinstance(value, str | Path)]
+    return len({path.name for path in paths}) == 1 and [path.exists() for path in paths] == [False, True]
 
 
 def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
@@ -165,11 +164,11 @@ def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             fields = [field.name for field in dataclasses.fields(value) if field.init and field.compare]
             value = {"_target_": name_of(type(value)), **{name: getattr(value, name) for name in fields}}
-        if isinstance(value, list | tuple):
-            if not any(dataclasses.is_dataclass(item) or isinstance(item, Mapping) for item in value):
-                yield path, repr(list(value)).replace("(", "[").replace(")", "]")
-                return
-            value = {str(i): item for i, item in enumerate(value)}
+        elif isinstance(value, list | tuple):
+            if any(dataclasses.is_dataclass(item) or isinstance(item, Mapping) for item in value):
+                value = dict(enumerate(value))
+            else:
+                value = repr(list(value)).replace("(", "[").replace(")", "]")
         if isinstance(value, Mapping):
             for key, item in value.items():
                 yield from leaves(item, f"{path}.{key}")

@@ -4,12 +4,11 @@ it stands in the lists of all systems.
 """
 
 import contextlib
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.io.files import cache_folder
 from common.io.tensor_files import TensorFiles
@@ -19,11 +18,8 @@ CARD = "README.md"
 LICENCE = re.compile(r"^\| (?:weights )?licence \| (.+?) \|$", re.MULTILINE)  # of our own cards
 
 
-@dataclasses.dataclass(frozen=True)
-class AtHand:
-    """`name` is what options take: a shipped name, a path or an address."""
-
-    name: str
+class AtHand(NamedTuple):
+    name: str  # what options take: a shipped name, a path or an address
     source: str
     bytes: int
     licence: str  # "": not known here
@@ -76,4 +72,4 @@ def listing(given: str | None, weights: Path, kind: str) -> tuple[str, dict[str,
     cells += [(row.name, row.source, f"{row.bytes / 1e6:,.1f}", row.licence or "not known here") for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     text = "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
-    return text, {"at_hand": [vars(row) for row in rows]}
+    return text, {"at_hand": [row._asdict() for row in rows]}

@@ -97,8 +97,8 @@ def _digest_of(text: str) -> tuple[str, str]:
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
     import httpx2
-    from huggingface_hub import HfApi, RepoFile, constants, errors
-    from huggingface_hub import get_cached_repo_tree, get_session, snapshot_download  # isort: skip
+    import huggingface_hub as hub
+    from huggingface_hub import constants, errors
 
     match = ADDRESS.fullmatch(address)
     if not match:
@@ -107,11 +107,11 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
     where = {"repo_id": repository, "revision": match["revision"] or "main"}
     try:
         try:
-            get_session().head(constants.ENDPOINT, timeout=SECONDS)  # one try; the library's own take half a minute
-            tree, offline = list(HfApi().list_repo_tree(recursive=True, **where)), False
+            hub.get_session().head(constants.ENDPOINT, timeout=SECONDS)  # one try; the library's own take half a minute
+            tree, offline = list(hub.HfApi().list_repo_tree(recursive=True, **where)), False
         except (errors.OfflineModeIsEnabled, httpx2.TransportError):
-            tree, offline = get_cached_repo_tree(**where), True
-        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+            tree, offline = hub.get_cached_repo_tree(**where), True
+        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, hub.RepoFile)}
         if not inside or inside.endswith("/"):
             chosen = [inside + name for name in choose([x.removeprefix(inside) for x in sizes if x.startswith(inside)])]
         else:
@@ -120,7 +120,7 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             have = ", ".join(sorted(sizes)[:8]) or "nothing"
             raise FileNotFoundError(f"{address}: the repository has no {'such file' if inside else 'weights'}; {have}")
         _check_size(address, sum(sizes[name] or 0 for name in chosen))
-        folder = snapshot_download(allow_patterns=[*map(escape, chosen)], local_files_only=offline, **where)
+        folder = hub.snapshot_download(allow_patterns=[*map(escape, chosen)], local_files_only=offline, **where)
     except errors.GatedRepoError as error:
         raise PermissionError(f"{address} asks for its licence: accept it on the hub, and set HF_TOKEN") from error
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
