@@ -15,7 +15,6 @@ import pytest
 from command import mistake
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from refusal import refused
 from toy_task import Fit, log_of
@@ -118,13 +117,6 @@ def test_evaluations_have_the_sets_that_are_cut(name, quarters, test):
         clips = [name.partition("_")[0] for name in names]
         assert set(names) <= set(cut_names := list(config.sets)) and (group == "all") == (len(names) == len(cut_names))
         assert group == "all" or len(set(clips)) == len(clips)
-
-
-def test_keys_are_changed_without_a_plus_sign_and_an_unknown_one_is_refused():
-    config = composed("experiment=film_l1", "trainer.keep=3", "optim.ema=0.9")
-    assert (config.trainer.keep, config.optim.ema) == (3, 0.9)
-    with pytest.raises(ConfigCompositionException, match="nosuch"):
-        composed("experiment=film_small", "nosuch=1")
 
 
 @pytest.fixture(scope="module")

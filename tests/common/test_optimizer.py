@@ -184,15 +184,6 @@ def test_expressions_that_decide_nothing_are_refused(fields, value):
     assert re.search(value, refused(ValueError, tx.init, network()[0]))
 
 
-def test_a_default_optimizers_state_is_as_in_earlier_checkpoints():
-    """Old runs resume: expressions wrap nothing around an optimiser that does not use them."""
-    params = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
-    adam = make_optimizer(OptimConfig(), 10).init(params)
-    assert isinstance(adam, tuple) and isinstance(adam[0], optax.ScaleByAdamState)
-    muon = make_optimizer(OptimConfig("muon", schedule="cosine", warmup=2), 10).init(params)
-    assert isinstance(muon, optax.transforms.PartitionState) and set(muon.inner_states) == {"muon", "adam"}
-
-
 def test_clipping_bounds_the_gradients_norm():
     small, large = (np.array([s, 1e-8], np.float32) for s in (0.5, 500.0))
     steps = [abs(move(OptimConfig(lr=0.1, clip=1.0), np.zeros(2, np.float32), [g])[0][1]) for g in (small, large)]
