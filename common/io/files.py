@@ -64,8 +64,6 @@ def require_file(path: str | Path) -> Path:
         status = path.stat()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist; check the name") from None
-    except OSError as error:
-        raise type(error)(f"cannot read {path}: {error.strerror}; check the name and its permissions") from error
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder where one file is needed; name a file in it")
     if path.is_file() and status.st_size == 0:

@@ -54,7 +54,11 @@ def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.
     """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page, of HEIC
     the primary image. Raises ValueError for a file that is damaged, an animation, of an unknown kind, or larger than
     MAX_PIXELS."""
-    with _opened(source, name) as (file, picture), _decoding(picture):
+    with (
+        _opened(source, name) as (file, picture),
+        decoding(count := math.prod(picture.size)),
+        _no_limit() if count > PIXELS_AT_ONCE else contextlib.nullcontext(),
+    ):
         if _is_deep(picture):
             pixels = _decode_deep(file, picture)
             if icc := picture.info.get("icc_profile"):
@@ -102,19 +106,6 @@ def image_size(source: str | Path | bytes, name: str = "the image") -> tuple[int
     with _opened(source, name) as (_, picture):
         width, height = picture.size
         return (height, width) if _orientation(picture) >= 5 else (width, height)
-
-
-def verify_image(path: str | Path) -> None:
-    """Decodes the whole image, since only that tells a cut file from a whole one, and keeps nothing: raises as
-    `read_image`. A JPEG is decoded at an eighth of its size and in grey: every coded byte is read, without half or more
-    of the work."""
-    with _opened(path, "") as (file, picture), _decoding(picture):
-        if _is_deep(picture):
-            _decode_deep(file, picture)
-        else:
-            if picture.format == "JPEG":
-                picture.draft("L", (1, 1))
-            picture.load()
 
 
 def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8) -> None:
@@ -178,16 +169,13 @@ def find_images(path_or_glob: str | Path) -> list[Path]:
     """The images of a folder or of a glob pattern, in natural order (9 before 10): files with a READABLE suffix, not
     hidden ones. Raises FileNotFoundError when there are none."""
     path = Path(path_or_glob)
-    try:
-        if path.is_dir():
-            candidates = path.iterdir()
-        elif path.is_file():  # a name like scan[1].png is not a pattern
-            candidates = iter([path])
-        else:
-            candidates = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
-        found = [p for p in candidates if p.suffix.lower() in READABLE and p.name[0] != "." and p.is_file()]
-    except OSError as error:  # no permission, a name longer than the disk allows
-        raise type(error)(f"cannot read {path}: {error.strerror}; check the name and its permissions") from error
+    if path.is_dir():
+        candidates = path.iterdir()
+    elif path.is_file():  # a name like scan[1].png is not a pattern
+        candidates = iter([path])
+    else:
+        candidates = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
+    found = [p for p in candidates if p.suffix.lower() in READABLE and p.name[0] != "." and p.is_file()]
     if not found:
         place = f"folder {path}" if path.is_dir() else f"{path_or_glob!s} (no such folder, no match as a pattern)"
         raise FileNotFoundError(f"no pictures found in {place}; known suffixes: {' '.join(READABLE)}")
@@ -295,19 +283,12 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
 
 
 @contextlib.contextmanager
-def _decoding(picture: ImageFile.ImageFile) -> Iterator[None]:
-    pixels = math.prod(picture.size)
-    with decoding(pixels), _no_limit() if pixels > PIXELS_AT_ONCE else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
 def _one_line_errors(name: str) -> Iterator[None]:
     """Decoders raise many classes with many texts; here one ValueError names the file and the way out."""
     try:
         yield
-    except PermissionError as error:
-        raise PermissionError(f"cannot read {name}: permission denied; change its permissions") from error
+    except PermissionError:
+        raise
     except Image.UnidentifiedImageError as error:
         raise ValueError(f"{name} is no image of a known kind; convert it to {' '.join(READABLE)}") from error
     except _Refused as error:

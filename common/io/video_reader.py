@@ -195,8 +195,8 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
 def _one_line_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except PermissionError as error:
-        raise PermissionError(f"cannot read {path}: permission denied; change its permissions") from error
+    except PermissionError:
+        raise
     except FFmpegError as error:
         with contextlib.suppress(OSError), path.open("rb") as file:
             if file.read(8)[4:] == b"ftyp":
