@@ -80,7 +80,8 @@ def probe(path: str | Path) -> VideoInfo:
         if frame is None:
             raise _no_frame(path)
         size = _square(frame, stream)
-        width, height = size[::-1] if _is_sideways(_display_matrix(frame)) else size
+        a, b, *_ = _display_matrix(frame)
+        width, height = size[::-1] if abs(b) > abs(a) else size
         if container.format.name in _ANIMATIONS:
             frames, duration, rate, variable = _animation(path, stream)
         else:
@@ -363,10 +364,9 @@ def _animation(path: str | Path, stream: VideoStream) -> tuple[int, Fraction, Fr
 def _image(frame: VideoFrame, stream: VideoStream, matrix: tuple[int, int, int, int]) -> Float[np.ndarray, "h w 3"]:
     """Upright RGB with square pixels."""
     image, (a, b, c, d) = to_rgb(frame, _square(frame, stream)), matrix
-    if _is_sideways(matrix):
+    across, down = a, d
+    if abs(b) > abs(a):  # sideways
         image, across, down = image.transpose(1, 0, 2), c, b
-    else:
-        across, down = a, d
     return np.ascontiguousarray(image[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])
 
 
@@ -387,8 +387,3 @@ def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
         return 1, 0, 0, 1
     a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
     return a, b, c, d
-
-
-def _is_sideways(matrix: tuple[int, int, int, int]) -> bool:
-    a, b, *_ = matrix
-    return abs(b) > abs(a)
