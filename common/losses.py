@@ -2,16 +2,11 @@
 
 Images are RGB in [0, 1], b h w c, and not clipped, so that a prediction outside gets a gradient.
 
-| function | range | effect |
-| --- | --- | --- |
-| `l1`, `l2`, `charbonnier` | falls to 0 | equal pixels: sharp in the median, blurred in the mean, in between |
-| `psnr`, `ssim` | rise to 100 dB, 1 | benchmark scores; differentiable, with a negative weight |
-| `vgg` | falls to 0 | equal features of a VGG at each place: sharp textures |
-| `style` | falls to 0 | equal *statistics* of features at any place: sharpness where motion is ambiguous |
-
-`vgg` and `style` follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted as in Chen & Koltun 2017. The
-network's two passes cost more than all other losses together, so for both use `perceptual_features`. It may compute in
-bfloat16; sums over places and channels are in float32.
+Where a prediction is unsure, `l1` is sharp, `l2` blurred, `charbonnier` in between; `psnr` and `ssim` rise, so give
+them a negative weight. `vgg` asks for equal features at each place, `style` for equal *statistics* of features at any
+place: sharpness where motion is ambiguous. Both follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted
+as in Chen & Koltun 2017. The network's two passes cost more than all other losses together, so for both use
+`perceptual_features`. It may compute in bfloat16; sums over places and channels are in float32.
 """
 
 import functools

@@ -4,14 +4,6 @@
       psnr:  {_target_: common.evaluation.metrics.Psnr}
       lpips: {_target_: common.perceptual.lpips.Lpips, weights: data/lpips_alex.safetensors}
 
-| object | unit | better | definition |
-| --- | --- | --- | --- |
-| `Psnr` | dB | higher | peak signal-to-noise ratio of all values |
-| `Ssim` | at most 1 | higher | structural similarity (below) |
-| `L1` | colour range 1 | lower | mean absolute difference |
-| `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit images (Middlebury's IE) |
-| `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network |
-
 Images are RGB in [0, 1], and clipped to that first. An image with NaN scores NaN.
 
 Variants of SSIM differ in the second decimal. This one is Wang et al. 2004 as in `tf.image.ssim` and in scikit-image
@@ -104,6 +96,8 @@ class Ssim(Metric):
 
 @dataclass(frozen=True)
 class L1(Metric):
+    """Mean absolute difference."""
+
     higher_is_better: ClassVar[bool] = False
     pointwise: ClassVar[bool] = True
 

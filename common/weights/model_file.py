@@ -1,20 +1,6 @@
 """Weights with their description: one safetensors file with all that is needed to rebuild the model.
 
-The file holds the parameters under dotted names ("extractor.convs.0.kernel") and, in its header, as text:
-
-| key | value |
-| --- | --- |
-| format_version | of this layout; a reader refuses a newer one |
-| kind | of model, e.g. "film" |
-| config | the architecture's fields as JSON |
-| dtype | of the stored floats: float32, float16, bfloat16, or mixed |
-| value_range | of the images that the model takes and gives, "[0, 1]" |
-| git_commit | of the code that wrote it, with "-dirty" if files had changed; or "unknown" |
-| libraries | versions of jax, flax, numpy, safetensors as JSON |
-| created_by | project and version |
-| metadata | of the caller (data, steps, scores), as JSON |
-| sha256 | of all that follows the header; files written before 2026-11-24 have none |
-
+The file holds the parameters under dotted names ("extractor.convs.0.kernel") and, in its header, `Metadata` as text.
 There is no date: the same parameters, config and code give the same bytes. Reading compares the digest, and refuses NaN
 and infinity.
 """
@@ -40,18 +26,18 @@ PROJECT = "film-plugins-reveal"
 
 @dataclass(frozen=True)
 class Metadata:
-    """The header of a weights file: the table of the module."""
+    """The header of a weights file; what is no text is JSON there."""
 
-    kind: str
-    config: dict[str, Any]
-    dtype: str
-    value_range: str
-    git_commit: str
-    libraries: dict[str, str]
-    created_by: str
-    metadata: dict[str, Any]
-    format_version: int = FORMAT_VERSION
-    sha256: str = ""
+    kind: str  # of model, e.g. "film"
+    config: dict[str, Any]  # the architecture's fields
+    dtype: str  # of the stored floats: float32, float16, bfloat16, or mixed
+    value_range: str  # of the images that the model takes and gives, "[0, 1]"
+    git_commit: str  # of the code that wrote it, with "-dirty" if files had changed; or "unknown"
+    libraries: dict[str, str]  # versions of jax, flax, numpy, safetensors
+    created_by: str  # project and version
+    metadata: dict[str, Any]  # of the caller (data, steps, scores)
+    format_version: int = FORMAT_VERSION  # of this layout; a reader refuses a newer one
+    sha256: str = ""  # of all that follows the header
 
 
 def save_weights(
