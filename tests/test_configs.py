@@ -165,9 +165,7 @@ def test_a_run_trains_resumes_and_is_guarded(toy_run, capsys):
     with open_dict(without):
         del without.optim["ema"]
     assert "optim.ema" in refusal(capsys, without)
-    assert "trainer.steps" in mistake(
-        capsys, train_from_config, toy_run(trainer__steps=6)
-    )  # a cosine of another length
+    assert "trainer.steps" in refusal(capsys, toy_run(trainer__steps=6))  # a cosine of another length
     assert [(folder / name).read_bytes() for name in ("weights.safetensors", "metrics.jsonl")] == before
     train_from_config(toy_run(data__threads=2, task__image_summaries=["a"]))  # no weight depends on these
 
@@ -217,16 +215,12 @@ def test_weights_that_a_run_started_from_are_not_needed_to_resume(toy_run, capsy
     train_from_config(toy_run(**later))
     shutil.copytree("runs/before", "copy")
     moved = later | {"task__start_from": start.replace("runs/before", "copy")}
-    assert "task.start_from" in mistake(
-        capsys, train_from_config, toy_run(**moved)
-    )  # perhaps other weights of that name
+    assert "task.start_from" in refusal(capsys, toy_run(**moved))  # perhaps other weights of that name
     shutil.rmtree("runs/before")
     train_from_config(toy_run(**later, trainer__steps=6))
     assert json.loads(Path("runs/after/weights.safetensors").read_text())["steps"] == 6
     Path("copy/weights.safetensors").rename("copy/others.safetensors")
-    assert "task.start_from" in mistake(
-        capsys, train_from_config, toy_run(**moved | {"task__start_from": "copy/others.safetensors"})
-    )
+    assert "task.start_from" in refusal(capsys, toy_run(**moved | {"task__start_from": "copy/others.safetensors"}))
     Path("copy/others.safetensors").rename("copy/weights.safetensors")
     train_from_config(toy_run(**moved, trainer__steps=6))
     assert OmegaConf.load("runs/after/config.yaml").task.start_from == moved["task__start_from"]
@@ -239,9 +233,7 @@ def test_the_length_of_a_run_may_change_until_its_cooldown(toy_run, capsys, monk
     with monkeypatch.context() as patched:
         patched.setattr(Fit, "pictures", None)
         # after the checkpoint of step 2
-        assert "None" in mistake(
-            capsys, train_from_config, toy_run(**cooled, trainer__steps=1000, trainer__picture_every=2)
-        )
+        assert "None" in refusal(capsys, toy_run(**cooled, trainer__steps=1000, trainer__picture_every=2))
     assert "trainer.steps" in refusal(capsys, toy_run(**cooled, trainer__steps=3))
     train_from_config(toy_run(**cooled, trainer__steps=5))
     planned, ended = (json.loads(Path(f"runs/{name}/weights.safetensors").read_text()) for name in ("planned", "toy"))

@@ -100,9 +100,9 @@ def param_shapes(depth: int) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
     return shapes
 
 
-def random_vgg(depth: int, pooling: Pooling = "average", seed: int = 0) -> Vgg:
+def random_vgg(depth: int, pooling: Pooling = "average") -> Vgg:
     """An untrained network (He-normal kernels): its features tell textures apart, not objects."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     params: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), param_shapes(depth))
     for leaves in params.values():
         kernel = leaves["kernel"]

@@ -127,8 +127,7 @@ class Files:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
-        self.stream.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
-        self.stream.flush()
+        print(json.dumps({"step": step, **finite}, allow_nan=False), file=self.stream, flush=True)
 
     def picture(self, step: int, name: str, picture: Image) -> None:
         self.folder.mkdir(exist_ok=True)
