@@ -59,7 +59,9 @@ def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.
         decoding(count := math.prod(picture.size)),
         _no_limit() if count > PIXELS_AT_ONCE else contextlib.nullcontext(),
     ):
-        if _is_deep(picture):
+        # Pillow opens 16-bit colour in mode RGB; the raw mode that it decodes, RGB;16B, tells (of a BMP: 16 for all).
+        deep = picture.format in ("PNG", "TIFF") and ";16" in str(picture.tile)
+        if deep or (picture.format == "HEIF" and picture.info["bit_depth"] > 8):
             pixels = _decode_deep(file, picture)
             if icc := picture.info.get("icc_profile"):
                 pixels = np.concatenate([deep_to_srgb(pixels[..., :3], icc), pixels[..., 3:]], axis=-1)
@@ -329,14 +331,6 @@ def _orientation(picture: Image.Image) -> int:
     with _no_limit():
         orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
     return orientation if isinstance(orientation, int) else 1
-
-
-def _is_deep(picture: ImageFile.ImageFile) -> bool:
-    """Whether a channel has more than 8 bits that this module can read."""
-    if picture.format == "HEIF":
-        return picture.info["bit_depth"] > 8
-    # Pillow opens 16-bit colour in mode RGB; the raw mode that it decodes, RGB;16B, tells (of a BMP: 16 for all three).
-    return picture.format in ("PNG", "TIFF") and ";16" in str(picture.tile)
 
 
 def _decode_deep(file: BinaryIO, picture: ImageFile.ImageFile) -> Float[np.ndarray, "h w c"]:

@@ -63,7 +63,9 @@ def deep_to_srgb(image: Float[np.ndarray, "h w 3"], icc: bytes) -> Float[np.ndar
     ValueError for a profile without curves and a matrix."""
     if (_transform(icc, "RGB") or _transform(icc, "L")) is None:
         return image
-    tags = _tags(icc)
+    (count,) = struct.unpack_from(">I", icc, 128)  # the tags, by signature (ICC.1:2022, 7.3)
+    entries = [struct.unpack_from(">4s2I", icc, 132 + 12 * index) for index in range(count)]
+    tags = {name: icc[offset : offset + size] for name, offset, size in entries}
     names, matrix = (b"kTRC",) * 3, SRGB_TO_XYZ  # grey: three equal channels, of any primaries
     if b"kTRC" not in tags:
         names = (b"rTRC", b"gTRC", b"bTRC")
@@ -101,13 +103,6 @@ def _transform(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     after = ImageCms.applyTransform(before, transform)
     moved = np.abs(np.asarray(after, int) - np.asarray(before.convert("RGB"), int)).max()
     return transform if moved > 1 else None
-
-
-def _tags(icc: bytes) -> dict[bytes, bytes]:
-    """The tagged data of a profile (ICC.1:2022, 7.3), by signature."""
-    (count,) = struct.unpack_from(">I", icc, 128)
-    entries = [struct.unpack_from(">4s2I", icc, 132 + 12 * index) for index in range(count)]
-    return {name: icc[offset : offset + size] for name, offset, size in entries}
 
 
 def _fixed(data: bytes) -> Float[np.ndarray, "n"]:

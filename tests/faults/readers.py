@@ -28,7 +28,7 @@ import weight_files  # noqa: E402
 from flax import serialization  # noqa: E402
 from onnx_models import MEAN_OF_CHANNELS, save_model  # noqa: E402
 
-from common.data.arrays import mapped, open_arrays  # noqa: E402
+from common.io.arrays import mapped, open_arrays  # noqa: E402
 from common.io.clip_tokenizer import Tokenizer  # noqa: E402
 from common.io.flax_files import read_flax  # noqa: E402
 from common.io.images import read_image, write_image  # noqa: E402

@@ -14,7 +14,7 @@ from memories import build
 from refusal import refused
 from tiny_triplets import write_cut
 
-from common.data.arrays import check_whole, mapped
+from common.io.arrays import check_whole, mapped
 from common.io.tensor_files import TensorFiles
 from common.io.video import write_clip
 from common.io.video_reader import probe, read_video
