@@ -43,8 +43,8 @@ class Audio:
     factor: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        limits = {"copy": (1, 1), "stretch": (Fraction(1, 100), 100)}.get(self.mode, (1, 0))
-        if not limits[0] <= self.factor <= limits[1]:
+        least, most = {"copy": (1, 1), "stretch": (Fraction(1, 100), 100)}.get(self.mode, (1, 0))  # (1, 0): none
+        if not least <= self.factor <= most:
             raise ValueError(f"audio is {self.mode!r} by {self.factor}; give copy by 1, or stretch by 1/100 to 100")
 
 

@@ -56,8 +56,9 @@ def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
 
 def spare_mesh(spare: int) -> Mesh | None:
     """A mesh of the last `spare` devices; None without any."""
-    devices = np.array(jax.devices()[-spare:]).reshape(-1, 1)
-    return Mesh(devices, (DATA, FSDP), axis_types=(AxisType.Auto,) * 2) if spare else None
+    if not spare:
+        return None
+    return Mesh(np.array(jax.devices()[-spare:])[:, None], (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
