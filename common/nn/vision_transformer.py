@@ -27,7 +27,7 @@ from jaxtyping import Array, Float
 from common.checked import Positive
 from common.nn.attention import attend
 from common.nn.json_config import Layers
-from common.nn.layers import Embedding, LayerNorm, Linear, uniform
+from common.nn.layers import Embedding, LayerNorm, Linear, convolution, uniform
 from common.nn.transformer import Encoder, EncoderConfig, Mlp
 
 
@@ -130,7 +130,7 @@ class Embeddings(nnx.Module):
 
 
 class PatchEmbedding(nnx.Module):
-    """A convolution whose stride is its size: one linear map for all patches, in row-major order."""
+    """A convolution whose stride is its size; patches in row-major order."""
 
     def __init__(self, size: int, width: int, *, bias: bool, rngs: nnx.Rngs):
         self.kernel = nnx.Param(uniform(rngs.params(), (size, size, 3, width)))
@@ -138,11 +138,8 @@ class PatchEmbedding(nnx.Module):
 
     def __call__(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b n c"]:
         kernel = self.kernel[...]
-        size, width = kernel.shape[0], kernel.shape[-1]
-        rows, columns = (side // size for side in image.shape[1:3])
-        whole = image[:, : rows * size, : columns * size].astype(kernel.dtype)
-        grid = whole.reshape(len(image), rows, size, columns, size, 3).transpose(0, 1, 3, 2, 4, 5)
-        x = grid.reshape(len(image), rows * columns, -1) @ kernel.reshape(-1, width)
+        grid = convolution(image.astype(kernel.dtype), kernel, kernel.shape[0], "VALID")
+        x = grid.reshape(len(image), -1, kernel.shape[-1])
         return x if self.bias is None else x + self.bias[...]
 
 

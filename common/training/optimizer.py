@@ -130,14 +130,11 @@ def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformat
         links.append(optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors_of(updates))))
     tx = optax.chain(*links) if len(links) > 1 else links[0]
     if any(factor == 0 for _, factor in config.multipliers):
-        # -0.0 is the only number that changes nothing when it is added: optax's 0.0 would turn a parameter of -0.0 into
-        # 0.0. (An addition on a CPU still turns subnormal numbers, below 1.2e-38, into 0.)
-        still = optax.stateless(lambda updates, _: jax.tree.map(partial(jnp.full_like, fill_value=-0.0), updates))
 
         def groups(params: PyTree) -> PyTree:  # their names are in checkpoints
             return jax.tree.map(lambda factor: "trained" if factor else "frozen", factors_of(params))
 
-        tx = optax.partition({"trained": tx, "frozen": still}, groups)
+        tx = optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, groups)
 
     def init(params: optax.Params) -> optax.OptState:
         check_expressions(config.multipliers, config.no_decay, params)
