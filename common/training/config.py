@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 
 from common.checked import Refused, hints_of, stated_types, wanted
 from common.nn.json_config import suits
-from common.training import renamed
 
 PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
 # In a wheel (.ci/wheel_backend.py) the modules of `common` and `plugins` begin with "film_plugins_reveal.". Configs and
@@ -40,7 +39,6 @@ def instantiate(node: Any, name: str = "", packages: Collection[str] | None = No
         return [instantiate(value, f"{name}[{i}]", packages) for i, value in enumerate(node)]
     if not isinstance(node, dict):
         return node
-    node = renamed.node(node)
     below = {key: value for key, value in node.items() if key != "_target_"}
     values = {key: instantiate(value, f"{name}.{key}".lstrip("."), packages) for key, value in below.items()}
     if "_target_" not in node:

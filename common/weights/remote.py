@@ -155,12 +155,9 @@ def _from_web(address: str, digest: str) -> Path:
         known, downloader = f"sha256:{digest}" if digest else None, typing.cast(Any, _download)
         path = Path(pooch.retrieve(address, known, name, folder, downloader=downloader))
         path.with_name(name + ADDRESS_FILE).write_text(address, "utf-8")
-    except requests.HTTPError as error:
-        status = None if error.response is None else error.response.status_code
-        raise ConnectionError(f"{address}: the server answers {status}; check the address") from error
     except requests.RequestException as error:
-        way = "check the address and the network"
-        raise ConnectionError(f"{address} cannot be reached ({type(error).__name__}): {way}") from error
+        reason = type(error).__name__ if error.response is None else error.response.status_code
+        raise ConnectionError(f"{address} cannot be had ({reason}): check the address and the network") from error
     except ValueError as error:
         if "hash" not in str(error):
             raise
