@@ -29,7 +29,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jax.tree_util import DictKey
 
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import by_rows, replicated, spare_mesh
@@ -228,9 +227,6 @@ class Refresh(NoRefresh):
     def _compute(self, number: int, step: int, params: Params) -> Version:
         clock = time.perf_counter()
         computed = self.task.refresh_arrays(params, self.frozen, self._check_cancelled)
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(computed)]
-        if not all(path and all(isinstance(key, DictKey) for key in path) for path in paths):  # a checkpoint's limit
-            raise ValueError(f"task.refresh_arrays gave a {type(computed).__name__}: give dicts of arrays, or of dicts")
         arrays = jax.tree.map(lambda x: jax.device_put(x, by_rows(self.mesh, x.shape)), computed)
         while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()
