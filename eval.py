@@ -1,8 +1,8 @@
 """Evaluate any weights of any system: `python eval.py experiment=film_small weights=film-small`.
 
 `sets=[...]`, `metrics=[...]`, `limit=N` and `scales=[...]` choose a part; for FILM, `weights=average` or
-`weights=dis-flow` scores a method without training in the network's place. The table is printed, and written with the
-scores of each example and image summaries to `output` (configs/eval.yaml). docs/training.md lists the evaluations.
+`weights=dis-flow` scores a method without training. The table is printed, and written with the scores of each example
+to `output` (configs/eval.yaml). docs/training.md lists the evaluations.
 """
 
 import hydra

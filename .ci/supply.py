@@ -12,7 +12,6 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -74,18 +73,15 @@ def licences(extras: Sequence[str]) -> bool:
 
 def hashes(target: Path) -> None:
     """Asks pip what it would install, and writes each version with the hash of its file."""
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.json"
-        command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
-        command += ["--no-deps", "--prefer-binary", "--disable-pip-version-check", "--report", str(report)]
-        wanted = Path(scratch) / "wanted.txt"
-        wanted.write_text("".join(f"{name}=={one.version}\n" for name, one in sorted(needed(()).items())))
-        subprocess.run([*command, "-r", str(wanted), "-c", str(ROOT / "constraints.txt")], check=True)
-        lines = []
-        for entry in json.loads(report.read_text())["install"]:
-            name, version = entry["metadata"]["name"], entry["metadata"]["version"]
-            digest = entry["download_info"]["archive_info"]["hashes"]["sha256"]
-            lines.append(f"{name.lower()}=={version} --hash=sha256:{digest}\n")
+    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet", "--no-deps"]
+    command += ["--prefer-binary", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt"), "--report", "-"]
+    wanted = [f"{name}=={one.version}" for name, one in needed(()).items()]
+    report = subprocess.run([*command, *wanted], check=True, stdout=subprocess.PIPE).stdout
+    lines = []
+    for entry in json.loads(report)["install"]:
+        name, version = entry["metadata"]["name"], entry["metadata"]["version"]
+        digest = entry["download_info"]["archive_info"]["hashes"]["sha256"]
+        lines.append(f"{name.lower()}=={version} --hash=sha256:{digest}\n")
     target.write_text("".join(sorted(lines)))
     print(f"{target}: {len(lines)} packages")
 

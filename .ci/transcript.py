@@ -1,8 +1,8 @@
 """README's commands as a newcomer runs them: `python .ci/transcript.py FOLDER`, which must not exist.
 
 Clones this repository into it and runs `make demo`, every command of README's quickstarts in their order, and
-`make web`, with an empty home folder: nothing is installed, compiled or cached before. Writes docs/transcript.md: each
-command with its seconds and the end of what it printed. Stops at the first command that fails.
+`make web`, with an empty home folder. Writes docs/transcript.md: each command with its seconds and the end of what it
+printed. Stops at the first command that fails.
 """
 
 import datetime
@@ -33,11 +33,10 @@ def main(folder: Path) -> None:
     quickstarts = re.findall(r"```sh\n(.*?)```", (project / "README.md").read_text("utf-8"), flags=re.DOTALL)
     commands = [line.partition(" #")[0].strip() for block in quickstarts for line in block.splitlines()]
     sections = []
+    pipes = dict(cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     for command in ["make demo", *commands]:
         start = time.perf_counter()
-        run = subprocess.run(
-            ["bash", "-c", command], cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-        )
+        run = subprocess.run(["bash", "-c", command], **pipes)
         seconds, lines = time.perf_counter() - start, printed(run.stdout, project, home)
         print(f"{command}: {seconds:.1f} s, exit code {run.returncode}", flush=True)
         if run.returncode:
@@ -46,15 +45,12 @@ def main(folder: Path) -> None:
     sections.append(section("make web", *served(project, environment)))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=project, check=True, stdout=subprocess.PIPE)
     about = f"{datetime.date.today():%d %B %Y}, commit {commit.stdout.decode().strip()}, {os.cpu_count()} cores"
-    page = [
-        "# The README, followed",
-        "",
-        f"`python .ci/transcript.py FOLDER` made this page ({about}): a fresh clone, an empty home folder, each",
-        f"command of the README in its order. Seconds are of the clock; the last {SHOWN} printed lines are shown.",
-        "",
-        *sections,
-    ]
-    (ROOT / "docs" / "transcript.md").write_text("\n".join(page), "utf-8")
+    head = f"""# The README, followed
+
+`python .ci/transcript.py FOLDER` made this page ({about}): a fresh clone, an empty home folder, each
+command of the README in its order. Seconds are of the clock; the last {SHOWN} printed lines are shown.
+"""
+    (ROOT / "docs" / "transcript.md").write_text("\n".join([head, *sections]), "utf-8")
 
 
 def printed(output: bytes, project: Path, home: Path) -> list[str]:

@@ -13,8 +13,7 @@
     Reader(crop=18)   crop is 18: crop is a multiple of 4
 
 Numbers and true or false are checked to be that; other types are not checked here. Lists become tuples, which can be
-hashed, but in fields of the type `list`. `common.training.config` adds the place in the config: "train_data.crop is 8:
-...". Needs no JAX.
+hashed, but in fields of the type `list`. `common.training.config` adds the place: "train_data.crop is 8: ...".
 """
 
 import dataclasses

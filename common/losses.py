@@ -2,16 +2,11 @@
 
 Images are RGB in [0, 1], b h w c, and not clipped, so that a prediction outside gets a gradient.
 
-| function | range | effect |
-| --- | --- | --- |
-| `l1`, `l2`, `charbonnier` | falls to 0 | equal pixels: sharp in the median, blurred in the mean, in between |
-| `psnr`, `ssim` | rise to 100 dB, 1 | benchmark scores; differentiable, with a negative weight |
-| `vgg` | falls to 0 | equal features of a VGG at each place: sharp textures |
-| `style` | falls to 0 | equal *statistics* of features at any place: sharpness where motion is ambiguous |
-
-`vgg` and `style` follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted as in Chen & Koltun 2017.
-Their network comes from `common/perceptual/vgg_weights.py`. Its two passes cost more than all other losses together, so
-for both use `perceptual_features`. The network may compute in bfloat16; sums over places and channels are in float32.
+Where a prediction is unsure, `l1` is sharp, `l2` blurred, `charbonnier` in between; `psnr` and `ssim` rise, so give
+them a negative weight. `vgg` asks for equal features at each place, `style` for equal *statistics* of features at any
+place: sharpness where motion is ambiguous. Both follow FILM's reference (`losses/vgg19_loss.py`): five layers, weighted
+as in Chen & Koltun 2017. The network's two passes cost more than all other losses together, so for both use
+`perceptual_features`. It may compute in bfloat16; sums over places and channels are in float32.
 """
 
 import functools
@@ -36,7 +31,6 @@ Values = Float[Array, "*shape"]
 Images = Float[Array, "b h w c"]
 Rgb = Float[Array, "b h w 3"]
 Features = Mapping[str, Float[Array, "b _ _ _"]]  # activations by layer
-Mask = Float[Array, "b h w 1"]
 
 
 def l1(prediction: Values, target: Values) -> Scalar:
@@ -78,63 +72,49 @@ def ssim(prediction: Images, target: Images) -> Scalar:
     return jnp.mean((2 * product + c1) / (squares + c1) * (2 * covariance + c2) / (variances + c2))
 
 
-def vgg(prediction: Rgb, target: Rgb, network: Vgg, mask: Mask | None = None) -> Scalar:
-    """Perceptual loss: weighted mean distances of activations; `mask` as for `style`."""
-    return feature_distance(*perceptual_features(prediction, target, network), mask)
+def vgg(prediction: Rgb, target: Rgb, network: Vgg) -> Scalar:
+    """Perceptual loss: weighted mean distances of activations."""
+    return feature_distance(*perceptual_features(prediction, target, network))
 
 
-def style(prediction: Rgb, target: Rgb, network: Vgg, mask: Mask | None = None) -> Scalar:
-    """Style loss: weighted mean squared distances of Gram matrices (Gatys et al. 2016; FILM-Style's third term).
-
-    `mask` multiplies the activations, resized to theirs. Pixels where it is 0 still reach the filters centred where it
-    is not; the means are over all pixels, as in the reference."""
-    return style_distance(*perceptual_features(prediction, target, network), mask)
+def style(prediction: Rgb, target: Rgb, network: Vgg) -> Scalar:
+    """Style loss: weighted mean squared distances of Gram matrices (Gatys et al. 2016; FILM-Style's third term)."""
+    return style_distance(*perceptual_features(prediction, target, network))
 
 
 def perceptual_features(prediction: Rgb, target: Rgb, network: Vgg) -> tuple[Features, Features]:
-    """Activations of prediction and target at the layers of `LAYER_WEIGHTS`; the latter are constants to a gradient.
-
-    One pass each: a single pass over both, stacked, would also run backward through the target's half."""
+    """Activations of prediction and target at the layers of `LAYER_WEIGHTS`; the latter are constants to a gradient, in
+    a pass of their own, or it would run backward through them too."""
     if prediction.shape != target.shape:
         raise ValueError(f"prediction is {prediction.shape}, target {target.shape}; crop them to the same pictures")
     layers = tuple(LAYER_WEIGHTS)
     return network.features(prediction, layers), network.features(jax.lax.stop_gradient(target), layers)
 
 
-def feature_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Scalar:
+def feature_distance(prediction: Features, target: Features) -> Scalar:
     """`vgg` of activations: sum over layers of weight * mean |difference|, divided by 255."""
     total = jnp.zeros(())
     for layer, weight in LAYER_WEIGHTS.items():
-        difference = prediction[layer].astype(jnp.float32) - target[layer].astype(jnp.float32)
-        total += weight * jnp.mean(_masked(jnp.abs(difference), mask))
+        total += weight * l1(prediction[layer].astype(jnp.float32), target[layer].astype(jnp.float32))
     return total / UNIT
 
 
-def style_distance(prediction: Features, target: Features, mask: Mask | None = None) -> Scalar:
+def style_distance(prediction: Features, target: Features) -> Scalar:
     """`style` of activations: sum over layers of weight * mean (difference of Gram matrices)^2."""
     total = jnp.zeros(())
     for layer, weight in LAYER_WEIGHTS.items():
-        grams = [gram_matrix(_masked(side[layer], mask), UNIT) for side in (prediction, target)]
-        total += weight * l2(*grams)
+        total += weight * l2(*(gram_matrix(side[layer], UNIT) for side in (prediction, target)))
     return total
 
 
 def gram_matrix(features: Images, unit: float = 1.0) -> Float[Array, "b c c"]:
     """Mean over all places of the products of channels i and j, of activations measured in `unit`s; float32.
 
-    Activations are divided by unit * sqrt(h w) *before* the product, in float32: no partial sum exceeds the result, and
-    half precision neither overflows nor underflows. Full precision, as the loss is a small difference of large
-    matrices."""
+    They are divided by unit * sqrt(h w) *before* the product: no partial sum exceeds the result, and half precision
+    neither overflows nor underflows. Full precision, as the loss is a small difference of large matrices."""
     _, height, width, _ = features.shape
     scaled = features.astype(jnp.float32) * (1 / (unit * math.sqrt(height * width)))
     return jnp.einsum("bhwi,bhwj->bij", scaled, scaled, precision=jax.lax.Precision.HIGHEST)
-
-
-def _masked(features: Images, mask: Float[Array, "b H W 1"] | None) -> Images:
-    """`features` times the mask, resized bilinearly (half-pixel centres, no antialiasing, as in the reference)."""
-    if mask is None:
-        return features
-    return features * jax.image.resize(mask, (*features.shape[:3], 1), "bilinear", antialias=False)
 
 
 def _blur(x: Images) -> Float[Array, "b h2 w2 c"]:

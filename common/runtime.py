@@ -1,7 +1,4 @@
-"""JAX and memory settings that a program makes once, at its start.
-
-Programs (`film`, `train.py`, `eval.py`, benchmarks) call `setup`; libraries do not.
-"""
+"""JAX and memory settings that a program, not a library, makes once, at its start (`setup`)."""
 
 import ctypes
 import functools
@@ -29,9 +26,8 @@ def setup(most_kept: int = 1024 * MEGABYTE) -> None:
 
 
 def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
-    """Stops glibc from returning big buffers, such as activations, to the kernel after each call.
-
-    Without this, a 512-pixel pair of the full FILM causes some 640,000 page faults and two seconds of kernel time."""
+    """Stops glibc from returning big buffers, such as activations, to the kernel after each call: for a 512-pixel pair
+    the full FILM would cause some 640,000 page faults and two seconds of kernel time."""
     if libc := _glibc():
         libc.mallopt(M_ARENA_MAX, 1)
         libc.mallopt(M_MMAP_THRESHOLD, most)
@@ -41,9 +37,8 @@ def keep_freed_memory(most: int = 1024 * MEGABYTE) -> None:
 
 @functools.cache
 def return_compilers_memory() -> None:
-    """Returns the memory that a long compilation has freed to the kernel, as soon as it is over (glibc).
-
-    A UNet of Stable Diffusion leaves 200 MB in pieces too small for an activation."""
+    """Returns the memory that a long compilation has freed to the kernel, as soon as it is over (glibc). A UNet of
+    Stable Diffusion leaves 200 MB in pieces too small for an activation."""
     if _glibc():
         jax.monitoring.register_event_duration_secs_listener(_trim_after_compiling)
 

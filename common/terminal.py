@@ -1,7 +1,6 @@
 """Output, errors and signals of a command line program.
 
-File names may hold letters that the terminal's encoding lacks, bytes that are not letters, line breaks and control
-codes. They are printed escaped, so that they neither fail nor break the line nor control the terminal.
+What the terminal's encoding lacks, line breaks and control codes (of file names) are printed escaped.
 """
 
 import ast
@@ -87,9 +86,8 @@ def parse(
 ) -> Any:
     """The options of a command, a dataclass, from its arguments; exits for `--help` and for mistakes.
 
-    The text under a field is its help. Its end, "None: 4.", says what a left out option does, and is shown as its
-    default. `groups` are bases whose fields have a section of the help of their own, by its title. `examples` as of
-    `examples_of`."""
+    The text under a field is its help; an end such as "None: 4." says what a left out option does. `groups` are bases
+    whose fields have a section of the help of their own, by its title. `examples` as of `examples_of`."""
     whole, sections = _with_help(kind, groups)
     about = inspect.cleandoc(kind.__doc__ or "") + examples_of(program, examples)
     values = dict(vars(parsed(whole, arguments, program, about)))
@@ -111,8 +109,8 @@ def parsed(kind: Any, arguments: Sequence[str], program: str, about: str | None)
 
 
 def _mistake(box: str) -> str:
-    """The first section of a box, without help texts, which are indented further, and Python's errors. A terminal
-    without UTF-8 gets no box, but a title and a rule."""
+    """The first section of a box (without UTF-8: of a title and a rule), without help texts, which are indented
+    further, and Python's errors."""
     lines = [line.replace("│", " ") for line in box.splitlines()[1 if box.startswith("╭") else 2 :]]
     first = list(itertools.takewhile(lambda line: not re.search("───|---|Got errors|╰", line), lines))
     text = " ".join(line.strip() for line in first if not line.startswith(" " * 10)).rstrip(". ")
@@ -120,52 +118,46 @@ def _mistake(box: str) -> str:
         text = re.sub(pattern, plain, text)
     rest = [line.strip() for line in lines[len(first) :] if line.startswith(" " * 6 + "-")]
     if "Perhaps you meant" in box and rest:
-        return text + f"; did you mean {' or '.join(line.split()[0] for line in rest)}?"
-    return text + (f"; unrecognized: {' '.join(rest)};" if "Unrecognized options:" in box and rest else ";")
+        return f"{text}; did you mean {' or '.join(line.split()[0] for line in rest)}?"
+    return f"{text}; unrecognized: {' '.join(rest)};" if "Unrecognized options:" in box and rest else f"{text};"
 
 
 def _with_help(kind: type, groups: Mapping[str, Sequence[type]]) -> tuple[type, list[str]]:
     """A dataclass of a command's options for tyro, with the texts of its source, and its fields that are sections."""
     texts, hints = _texts(kind), typing.get_type_hints(kind, include_extras=True)
-    owners = {
-        name: title
-        for title, bases in groups.items()
-        for base in bases
-        if issubclass(kind, base) and base is not kind
-        for name in inspect.get_annotations(base)
-    }
+    owners: dict[str, str] = {}  # of fields
+    for title, bases in groups.items():
+        for base in bases:
+            if issubclass(kind, base) and base is not kind:
+                owners |= dict.fromkeys(inspect.get_annotations(base), title)
     sections: dict[str, list[Any]] = {title: [] for title in ["", *owners.values()]}
     for field in dataclasses.fields(kind):
         hint = _described(field, hints[field.name], texts.get(field.name, ""))
         defaults: dict[str, Any] = {"default": field.default, "default_factory": field.default_factory}
         sections[owners.get(field.name, "")].append((field.name, hint, dataclasses.field(**defaults)))
-    own = sections.pop("")
-    parts = [
-        (f"{title}_", Annotated[dataclasses.make_dataclass(title, fields, kw_only=True), tyro.conf.arg(name=title)])
-        for title, fields in sections.items()
-    ]
-    whole = dataclasses.make_dataclass(kind.__name__, [*own, *parts], kw_only=True)
-    return whole, [name for name, _ in parts]
+    members = sections.pop("")
+    for title, fields in sections.items():
+        section = dataclasses.make_dataclass(title, fields, kw_only=True)
+        members.append((f"{title}_", Annotated[section, tyro.conf.arg(name=title)]))
+    return dataclasses.make_dataclass(kind.__name__, members, kw_only=True), [f"{title}_" for title in sections]
 
 
 def _described(field: dataclasses.Field[Any], hint: Any, text: str) -> Any:
     """The type of an option with its help, the name of its value, and what leaving it out means."""
     shown: dict[str, Any] = {"help": text} if text else {}
+    required = field.default is dataclasses.MISSING
+    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    several = typing.get_origin(plain) is tuple and typing.get_args(plain)[-1] is ...
     if field.default in (None, (), ""):
         found = DEFAULT.search(text)
         shown["help"] = f"{text[: found.start()]}." if found else text
         shown["help_behavior_hint"] = f"(default: {found[1] if found else 'none'})"
-    elif isinstance(field.default, bool):
-        shown["help_behavior_hint"] = ""
-    required = field.default is dataclasses.MISSING
-    plain = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-    several = typing.get_origin(plain) is tuple and typing.get_args(plain)[-1] is ...
+    elif isinstance(field.default, bool) or (several and required):
+        shown["help_behavior_hint"] = "(required)" if required else ""
     if several or str in (plain, *typing.get_args(plain)[:1]):
         name = field.name.replace("_", "-").upper() + " ..." * several
         optional = POSITIONAL in typing.get_args(hint) and not required
         shown["metavar"] = f"[{name}]" if optional else name
-    if several and required:
-        shown["help_behavior_hint"] = "(required)"
     return Annotated[hint, tyro.conf.arg(**shown)] if shown else hint
 
 
@@ -180,30 +172,20 @@ def dispatch(
     out_of_memory: str,
     others: Mapping[str, str] | None = None,
 ) -> None:
-    """Runs the command that `words` begin with.
-
-    Args:
-      program: its name, as users type it.
-      commands: the options of each, and the module of the function of its name, imported when it is called; a module
-        that begins with a dot is of `package`.
-      about, groups: as of `parse`.
-      out_of_memory: what to do then, as of `exits`.
-      others: commands that the caller runs itself, with their summaries.
-    """
+    """Runs the command that `words` begin with. `commands` has the options of each, and the module of the function of
+    its name (with a dot first: of `package`), imported when it is called; `others` are commands that the caller runs
+    itself, with their summaries. `about` and `groups` as of `parse`, `out_of_memory` as of `exits`."""
     name, *options = words or ["--help"]
     summaries = {known: (kind.__doc__ or "").splitlines()[0] for known, (kind, _) in commands.items()}
     summaries |= others or {}
     if name in ("-h", "--help"):
         lines = "\n".join(f"  {known:10}{summary}" for known, summary in summaries.items())
-        say(f"usage: {program} COMMAND ... (each with --help)\n\n{lines}{examples_of(program, about)}")
-        return
+        return say(f"usage: {program} COMMAND ... (each with --help)\n\n{lines}{examples_of(program, about)}")
     if name == "--version":
-        say(versions())
-        return
+        return say(versions())
     if name in COMPLETION:
         kinds = {known: _with_help(kind, groups)[0] for known, (kind, _) in commands.items()}
-        print_completion(program, options, kinds)
-        return
+        return print_completion(program, options, kinds)
     if name not in commands:
         complain(f"{program}: {name!r} is no command; choose one of {', '.join(summaries)}")
         raise SystemExit(2)
@@ -290,11 +272,11 @@ def one_line(text: str) -> str:
 
 @contextlib.contextmanager
 def stoppable() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt(number), so that they clean up as Ctrl-C does.
+    """SIGTERM and SIGHUP raise KeyboardInterrupt(number), so that they clean up as Ctrl-C does. Signals that are
+    ignored or handled already (nohup, a notebook) are left alone, and so are threads but the main one.
 
-    Signals that are ignored or handled already (nohup, a notebook) are left alone, and so are threads but the main one,
-    since Python handles signals there alone. Python drops what is raised in a finaliser or a callback of the garbage
-    collector, and JAX has such a callback: a signal that was dropped there is sent again."""
+    Python drops what is raised in a finaliser or a callback of the garbage collector, and JAX has such a callback: a
+    signal that was dropped there is sent again."""
 
     def stop(number: int, _: FrameType | None) -> None:
         raise KeyboardInterrupt(number)
@@ -336,10 +318,9 @@ def plain_memory_errors(text: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def exits(program: str, out_of_memory: str) -> Iterator[None]:
-    """Errors inside become a line on stderr, `program: ...`, and SystemExit.
-
-    Exit codes: 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    `out_of_memory` is the advice for a MemoryError without text, and for a full device."""
+    """Errors inside become a line on stderr, `program: ...`, and SystemExit: 2 for an error of the user or the machine;
+    128 + n when stopped by signal n (130 for Ctrl-C). `out_of_memory` is the advice for a MemoryError without text, and
+    for a full device."""
     try:
         with stoppable(), plain_memory_errors():
             yield

@@ -10,8 +10,8 @@
         with job(request, progress) as step:                # an error of the user becomes one line on the page
             return convert(photo, folder(request), progress=step)    # step(done, total): the bar, and Cancel
 
-`serve` listens on this machine alone, unless told otherwise, computes one job at a time while the others wait in a
-queue, and writes into one temporary folder, which it removes at its end. No request leaves the machine.
+`serve` listens on this machine alone, unless told otherwise, computes one job at a time, and writes into one temporary
+folder, which it removes at its end. No request leaves the machine.
 """
 
 import atexit
@@ -70,8 +70,7 @@ _stops: dict[str | None, threading.Event] = {}  # by the browser's session: of t
 @contextlib.contextmanager
 def job(request: gr.Request, progress: gr.Progress) -> Iterator[Callable[[int, int], None]]:
     """Inside, `step(done, total)` moves the bar, and raises `Stopped` once Cancel was pressed. ValueError, OSError,
-    ImportError, MemoryError and a full device become a line on the page, in which an upload has its own name, not that
-    of its copy."""
+    ImportError, MemoryError and a full device become a line on the page, with an upload's own name."""
     stop = _stops[request.session_hash] = threading.Event()
 
     def step(done: int, total: int) -> None:
@@ -113,15 +112,15 @@ def folder(request: gr.Request) -> Path:
 def serve(page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str) -> None:
     """Serves a page until Ctrl-C. Raises ValueError for a port that is none, OSError for one that is taken or for an
     address that is not this machine's."""
+    where = f"--host {serving.host} --port {serving.port}"
     if not 0 <= serving.port <= LAST_PORT:
-        raise ValueError(f"--port {serving.port}: give a number from 0 (any that is free) to {LAST_PORT}")
+        raise ValueError(f"{where}: give a port from 0 (any that is free) to {LAST_PORT}")
     try:  # Gradio would try an unknown address for ever
         family, kind, *_, place = socket.getaddrinfo(serving.host, serving.port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as server:
             server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             server.bind(place)
     except OSError as error:
-        where = f"--host {serving.host} --port {serving.port}"
         way = "give an address of this machine, and --port 0 for any port"
         raise OSError(f"{where}: {error.strerror}; {way}") from error
     setup()
@@ -147,7 +146,7 @@ def serve(page: Callable[[], gr.Blocks], serving: terminal.Serving, name: str) -
         terminal.say(f"{name}: {address} (Ctrl-C ends it)")
         threading.Event().wait()
     finally:
-        for stop in list(_stops.values()):
+        for stop in [*_stops.values()]:
             stop.set()
         blocks.close(verbose=False)
         end = time.monotonic() + PATIENCE

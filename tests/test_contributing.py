@@ -51,14 +51,7 @@ def test_a_loss_is_trained_by_its_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("common.training.run.setup", lambda: None)
-    short = [
-        "name=edges",
-        "trainer.steps=1",
-        "trainer.progress=false",
-        "data.crop=16",
-        "~task.losses.vgg",
-        "~task.losses.style",
-    ]
-    train(*overrides, *short, *WORDS)
+    short = ["name=edges", "trainer.steps=1", "trainer.progress=false", "data.crop=16"]
+    train(*overrides, *short, "~task.losses.vgg", "~task.losses.style", *WORDS)
     (metrics,) = tmp_path.glob("runs/*/metrics.jsonl")
     assert '"edges"' in metrics.read_text()

@@ -27,9 +27,8 @@ def files_of(path: str | Path, *suffixes: str) -> list[Path]:
     else:
         found = [Path(one) for one in glob.glob(text)]  # noqa: PTH207, a pattern may begin anywhere
     if not found:
-        raise FileNotFoundError(
-            f"{path}: no such file, and no {' or '.join(suffixes)} there; a pattern is x-{{00..09}} or *"
-        )
+        what = " or ".join(suffixes)
+        raise FileNotFoundError(f"{path}: no such file, and no {what} there; a pattern is x-{{00..09}} or *")
     return natsorted(found, key=str)
 
 

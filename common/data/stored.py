@@ -1,7 +1,5 @@
-"""The content of a file, on its own or in a tar: known by name, read and decoded on demand; and pictures of any of
-these kinds, `Picture`.
-
-No handle stays open between reads, so threads share these objects without a lock and a list of a million is small.
+"""The content of a file, on its own or in a tar, read and decoded on demand. No handle stays open between reads, so
+threads share these objects without a lock and a list of a million is small.
 """
 
 import io
@@ -51,9 +49,6 @@ class File(Stored):
 
     def read(self) -> bytes:
         return require_file(self.path).read_bytes()
-
-    def decode(self) -> UInt8[np.ndarray, "h w 3"]:
-        return to_uint8(read_image(self.path))
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,8 @@
 """Tars in WebDataset's layout, read at random without extraction.
 
-Members that share their name up to the first dot form one sample: `000007.jpg`, `000007.txt`, `000007.canny.png`. A
-member is a header of 512 bytes and then its bytes, so one pass over the headers finds all members. The `webdataset`
-package only streams tars, hence this reader on the standard library's `tarfile`, which by itself takes a damaged header
-for the end of the archive.
+Members that share their name up to the first dot form one sample: `000007.jpg`, `000007.txt`, `000007.canny.png`. One
+pass over the headers finds all members. (The `webdataset` package only streams tars, and `tarfile` by itself takes a
+damaged header for the end of the archive.)
 """
 
 import tarfile

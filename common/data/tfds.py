@@ -27,9 +27,8 @@ def open_rows(
             raise FileNotFoundError(f"{dataset}: no folder with {INFO}, and no dataset of tfds: {ways}") from error
     known = builder.info.features
     if missing := [name for name in (*images, *others) if name.partition("/")[0] not in known]:
-        raise ValueError(
-            f"{dataset}: no feature {missing[0]!r}; name others in the config, of {', '.join(sorted(known))}"
-        )
+        names = ", ".join(sorted(known))
+        raise ValueError(f"{dataset}: no feature {missing[0]!r}; name others in the config, of {names}")
     try:
         return builder.as_data_source(split=split, decoders=dict.fromkeys(images, tfds.decode.SkipDecoding()))
     except NotImplementedError as error:

@@ -3,14 +3,8 @@
     python eval.py experiment=film_small weights=film-small      # run: files in the output folder, and a printed table
     trainer.evaluate_every: 5000                                 # prepare before the first step, then score
 
-| a system supplies | examples |
-| --- | --- |
-| methods: example -> prediction | the network under test, baselines, other weights, the base without control |
-| test sets | triplets, held-out images with conditions, published questions |
-| metric objects | `common.evaluation.metrics`, `plugins.metrics.fidelity`, the rules of a benchmark |
-
-`score_table` makes means and tables of the scores. `Output` checks all names before any work and writes each file
-atomically; a JSON summary has the `provenance` of its numbers.
+A system supplies methods (example -> prediction: the network under test, baselines), test sets and metric objects
+(`common.evaluation.metrics`); `score_table` makes means and tables of the scores.
 """
 
 from __future__ import annotations
@@ -60,8 +54,8 @@ class Evaluation(Checked, ABC):
 
 
 class Output:
-    """The files of an evaluation in one folder. Raises FileExistsError for one that exists, unless `overwrite` or
-    written by this object."""
+    """The files of an evaluation in one folder, each written atomically. Raises FileExistsError for one that exists,
+    unless `overwrite` or written by this object."""
 
     def __init__(self, folder: Path, names: Sequence[str], overwrite: bool = False):
         self.folder, self._overwrite = folder, overwrite

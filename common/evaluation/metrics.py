@@ -4,19 +4,11 @@
       psnr:  {_target_: common.evaluation.metrics.Psnr}
       lpips: {_target_: common.perceptual.lpips.Lpips, weights: data/lpips_alex.safetensors}
 
-| object | unit | better | definition |
-| --- | --- | --- | --- |
-| `Psnr` | dB | higher | peak signal-to-noise ratio of all values |
-| `Ssim` | at most 1 | higher | structural similarity (below) |
-| `L1` | colour range 1 | lower | mean absolute difference |
-| `InterpolationError` | 8-bit levels | lower | root mean square difference of 8-bit images (Middlebury's IE) |
-| `common.perceptual.lpips.Lpips` | from 0 | lower | distance in the features of a network |
-
 Images are RGB in [0, 1], and clipped to that first. An image with NaN scores NaN.
 
 Variants of SSIM differ in the second decimal. This one is Wang et al. 2004 as in `tf.image.ssim` and in scikit-image
 with `gaussian_weights=True, sigma=1.5, use_sample_covariance=False`: an 11x11 Gaussian window, only where it fits, each
-colour channel by itself, then the mean. No dependency has it; scikit-image's numbers are in the tests.
+colour channel by itself, then the mean.
 """
 
 import math
@@ -104,6 +96,8 @@ class Ssim(Metric):
 
 @dataclass(frozen=True)
 class L1(Metric):
+    """Mean absolute difference."""
+
     higher_is_better: ClassVar[bool] = False
     pointwise: ClassVar[bool] = True
 
@@ -117,9 +111,7 @@ class InterpolationError(Metric):
     Evaluation Methodology for Optical Flow" (IJCV 2011, section 4.1).
 
     `per="value"` takes the mean over pixels and colours, as most publications; `per="pixel"` first sums the squared
-    colour differences of a pixel (the paper's L2 norm), which is sqrt(3) times as much. In some papers IE is a mean
-    absolute difference: 255 times `L1`.
-    """
+    colour differences of a pixel (the paper's L2 norm): sqrt(3) times as much. In some papers IE is 255 times `L1`."""
 
     per: Literal["value", "pixel"] = "value"
     higher_is_better: ClassVar[bool] = False

@@ -29,9 +29,7 @@ class Gif:
     """One palette for the whole clip (no flicker), dithered.
 
     Delays are whole 1/100 s, rounded so that the running total is right. Browsers slow delays under 2/100 s down to a
-    tenth of a second, so above 50 fps frames are dropped instead. A run of equal frames is stored once, with the sum of
-    their delays. `count` is the number of frames kept.
-    """
+    tenth of a second, so above 50 fps frames are dropped instead. `count` is the number of frames kept."""
 
     def __init__(self, path: str | Path, rate: Fraction) -> None:
         self.path, self.rate = path, rate
@@ -63,13 +61,12 @@ class Gif:
         step = max(1, round(max(self._kept[0].shape[:2]) / 160))
         sample = Image.fromarray(np.concatenate([self._kept[i][::step, ::step] for i in picks]))
         palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE, kmeans=1)
-        dither = Image.Dither.FLOYDSTEINBERG
-        first, *rest = (Image.fromarray(frame).quantize(palette=palette, dither=dither) for frame in self._kept)
+        first, *rest = (Image.fromarray(frame).quantize(palette=palette) for frame in self._kept)
         try:
             first.save(path, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
         except (OverflowError, struct.error) as error:  # of Pillow, which joins equal images
-            advice = "one of its images stays for more than 655 s; write .mp4"
-            raise ValueError(f"cannot write {self.path}: {advice}") from error
+            reason = "one of its images stays for more than 655 s; write .mp4"
+            raise ValueError(f"cannot write {self.path}: {reason}") from error
 
     def abort(self) -> None:
         self._kept.clear()
@@ -81,16 +78,13 @@ class Animation:
     def __init__(self, folder: Path, suffix: str, size: tuple[int, int], rate: Fraction, encoding: Encoding) -> None:
         self.rate, self.count, self._path = rate, 0, folder / f".open{suffix}"
         if suffix == ".webp":
-            name, encoder, loop, self._pixels = "webp", "libwebp", {"loop": "0"}, "bgra"
+            encoder, loop, self._pixels, options = "libwebp", "loop", "bgra", {"quality": str(encoding.quality)}
         else:
-            name, encoder, loop = "apng", "apng", {"plays": "0"}
-            self._pixels = "rgb24" if encoding.bits == 8 else "rgb48be"
-        self._output = av.open(str(self._path), "w", format=name, options=loop)
-        self._stream = self._output.add_stream(encoder, rate=rate)
+            encoder, loop, self._pixels, options = "apng", "plays", "rgb24" if encoding.bits == 8 else "rgb48be", {}
+        self._output = av.open(str(self._path), "w", format=suffix[1:], options={loop: "0"})
+        self._stream = self._output.add_stream(encoder, rate=rate, options=options)
         self._stream.width, self._stream.height = size
         self._stream.pix_fmt = self._pixels
-        if suffix == ".webp":
-            self._stream.options = {"quality": str(encoding.quality)}
 
     def add(self, image: Float[np.ndarray, "h w 3"]) -> None:
         frame = from_rgb(image, self._pixels, Colour())

@@ -4,10 +4,8 @@
     Audio("holiday.mp4", "stretch", Fraction(4))           # four times as long at the same pitch
 
 Copied sound keeps its timing: the first frame of the clip plays with the sound of the first frame of the video.
-Stretched sound is decoded, slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are
-taken, with their language. A video without sound gives none.
-
-Subtitles and chapters are copied to a clip that lasts as long as the video. Other data are left out.
+Stretched sound is slowed down by FFmpeg's atempo, and encoded as AAC, or Opus for WebM. All audio streams are taken,
+with their language. Subtitles and chapters are copied to a clip that lasts as long as the video.
 """
 
 import contextlib
@@ -17,7 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import av
 import av.filter
@@ -29,6 +27,7 @@ from av.stream import Stream
 from common.io.video_reader import codec_name, filtered, probe
 
 Packets = Generator[Packet, None, None]
+S = TypeVar("S", bound=Stream)
 
 _APART = 10  # seconds between neighbouring packets of different streams in a file, at most
 _OPUS_RATE = 48000
@@ -44,10 +43,9 @@ class Audio:
     factor: Fraction = Fraction(1)
 
     def __post_init__(self) -> None:
-        if self.mode not in ("copy", "stretch") or not Fraction(1, 100) <= self.factor <= 100:
-            raise ValueError(f"audio is {self.mode!r} by {self.factor}; give copy, or stretch by 1/100 to 100")
-        if self.mode == "copy" and self.factor != 1:
-            raise ValueError(f"audio is copied, which cannot make it {self.factor} times as long; give stretch")
+        least, most = {"copy": (1, 1), "stretch": (Fraction(1, 100), 100)}.get(self.mode, (1, 0))  # (1, 0): none
+        if not least <= self.factor <= most:
+            raise ValueError(f"audio is {self.mode!r} by {self.factor}; give copy by 1, or stretch by 1/100 to 100")
 
 
 @contextlib.contextmanager
@@ -55,8 +53,7 @@ def side_packets(
     audio: Audio | None, captions: str | Path | None, output: OutputContainer, end: Fraction | None
 ) -> Iterator[list[Iterator[Packet]]]:
     """Adds to `output`, whose header is not yet written, streams of sound, and of the video `captions` the chapters and
-    the subtitles that the container can hold. Yields the packets of each, on the clock of the clip; those from `end`
-    seconds on are left out (None: none is)."""
+    the subtitles that the container can hold. Yields the packets of each, on the clock of the clip, before `end`."""
     with contextlib.ExitStack() as stack:
         parts: list[Packets] = []
         if audio is not None:
@@ -98,9 +95,7 @@ def _open(path: str | Path) -> InputContainer:
 
 
 def _copied(source: InputContainer, streams: Sequence[Stream], output: OutputContainer, start: Fraction) -> Packets:
-    copies = {stream.index: output.add_stream_from_template(stream) for stream in streams}
-    for stream in streams:
-        _label(stream, copies[stream.index])
+    copies = {stream.index: _labelled(stream, output.add_stream_from_template(stream)) for stream in streams}
 
     def packets() -> Packets:
         for packet in source.demux(*streams) if streams else ():
@@ -119,14 +114,14 @@ def _encoder(output: OutputContainer, source: AudioStream) -> AudioStream:
         target = output.add_stream("aac", rate=source.rate if source.rate in _AAC_RATES else _OPUS_RATE)
     target.layout = source.layout
     target.bit_rate = 96_000 * source.layout.nb_channels
-    _label(source, target)
-    return target
+    return _labelled(source, target)
 
 
-def _label(source: Stream, target: Stream) -> None:
+def _labelled(source: Stream, target: S) -> S:
     target.disposition = source.disposition
     if source.language:
         target.metadata["language"] = source.language
+    return target
 
 
 def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) -> Packets:
@@ -136,17 +131,14 @@ def _stretched(audio: Audio, number: int, target: AudioStream, start: Fraction) 
     with _open(audio.path) as source:
         stream = source.streams.audio[number]
         graph = av.filter.Graph()
-        nodes = [graph.add_abuffer(template=stream)]
-        nodes += [graph.add("atempo", f"{tempo:.12f}") for _ in range(steps)]
-        nodes.append(graph.add("abuffersink"))
-        graph.link_nodes(*nodes).configure()
+        tempos = [graph.add("atempo", f"{tempo:.12f}") for _ in range(steps)]
+        graph.link_nodes(graph.add_abuffer(template=stream), *tempos, graph.add("abuffersink")).configure()
         shift = None
         for frame in itertools.chain(source.decode(stream), [None]):
             if shift is None and frame is not None:
                 first = (frame.pts or 0) * (frame.time_base or 0)
                 shift = audio.factor * (first - start) - first
-            ready = filtered(graph, frame)
-            for slowed in ready if frame is not None else itertools.chain(ready, [None]):
+            for slowed in itertools.chain(filtered(graph, frame), [None] if frame is None else []):
                 for packet in target.encode(slowed):
                     yield _shifted(packet, shift or Fraction(0))
 

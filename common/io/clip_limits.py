@@ -1,8 +1,4 @@
-"""Formats of clips and their limits, checked from a name and a few numbers before any frame is computed.
-
-docs/video.md has the table of formats, their codecs, bits and sound. A side has at most 65,535 pixels in a .gif, all of
-whose frames are in memory, 16,383 in a .webp, and in a movie those of CODECS; a folder of PNGs needs its space on the
-disk.
+"""Formats of clips (docs/video.md) and their limits, checked before any frame is computed.
 
 Frame rates are exact fractions: 29.97 means 30000/1001.
 """
@@ -23,8 +19,8 @@ MAX_SIDE = 16384  # pixels, of all encoders here
 @dataclass(frozen=True)
 class Codec:
     """A video codec: FFmpeg's encoder and its options, what it takes (`smallest` side and `height` in pixels), and its
-    scale of quality (CRF, 0 is best): a default that looks lossless, and the worst. The look-ahead is short, so that
-    encoding is spread over a segment and stops quickly."""
+    scale of quality (CRF, 0 is best): a default that looks lossless, and the worst. Look-aheads are short, so that
+    encoding stops quickly."""
 
     encoder: str
     quality: int
@@ -49,7 +45,6 @@ MOVIES = {  # suffix -> FFmpeg's name of the container, codecs
     ".webm": ("webm", ("vp9", "av1")),
 }
 ANIMATIONS = (".gif", ".webp", ".apng")
-MAX_GIF_SIDE, MAX_WEBP_SIDE = 65535, 16383
 MAX_GIF_BYTES = 2_000_000_000  # of frames in memory: 1080p for 11 s at 30 fps
 PNG_RATIO = 4  # photos hardly ever compress further
 MIN_FPS, MAX_FPS = Fraction(1, 100), Fraction(1000)  # FFmpeg refuses longer frames, a GIF's delay ends at 655 s
@@ -60,18 +55,12 @@ Rate = Fraction | float | int | str
 
 @dataclass(frozen=True)
 class Encoding:
-    """How pixels are stored.
+    """How pixels are stored."""
 
-    `codec` (movies): h264, hevc, av1 or vp9; None: the first one of the container that stores `bits` and `chroma`.
-    `quality`: CRF of a movie, 0 (best) to 51 or 63; of .webp 0 to 100 (best); None: a default that looks lossless.
-    `bits`: 8, or 10 for movies, 16 for .apng and PNGs, where 10 means 16 too. `chroma` (movies): "420", one colour
-    sample for 2x2 pixels, which every player takes, or "444", one for each.
-    """
-
-    codec: str | None = None
-    quality: int | None = None
-    bits: int = 8
-    chroma: str = "420"
+    codec: str | None = None  # of a movie: h264, hevc, av1 or vp9; None: the first that stores `bits` and `chroma`
+    quality: int | None = None  # CRF of a movie, 0 (best) to 51 or 63; of .webp 0 to 100 (best); None: looks lossless
+    bits: int = 8  # or 10 for movies, 16 for .apng and PNGs, where 10 means 16 too
+    chroma: str = "420"  # of a movie: one colour sample for 2x2 pixels, which every player takes; "444": one for each
 
 
 DEFAULT_ENCODING = Encoding()
@@ -82,9 +71,8 @@ def parse_fps(fps: Rate) -> Fraction:
     give their fraction. Raises ValueError unless 0.01 <= fps <= 1000."""
     try:
         if isinstance(fps, str) and "/" not in fps and not 0 < float(fps) <= MAX_FPS:
-            rate = Fraction(0)  # before `Fraction` writes out the digits of 1e999999999
-        else:
-            rate = fps if isinstance(fps, Fraction) else Fraction(str(fps))
+            raise ValueError  # before `Fraction` writes out the digits of 1e999999999
+        rate = Fraction(str(fps))
     except (ValueError, ZeroDivisionError):
         rate = Fraction(0)
     if not MIN_FPS <= rate <= MAX_FPS:
@@ -106,9 +94,8 @@ def check_output(
     resume: bool = False,
 ) -> None:
     """Raises the errors of writing a clip to `path` that are known before: of its name and place, of `encoding`, of
-    `sound` (the codecs of the streams that are copied); with its `size` (width, height), `frames` and `fps` also of a
-    clip too large for the format, the disk (PNGs) or the memory (a GIF). With `resume` an unfinished output may exist.
-    """
+    `sound` (the codecs of the streams that are copied); with its `size` (width, height), `frames` and `fps` also of one
+    too large for the format, the disk (PNGs) or the memory (a GIF). With `resume` an unfinished output may exist."""
     folder, suffix = is_folder(path), Path(path).suffix.lower()
     if resume and not folder and suffix in ANIMATIONS:
         raise ValueError(f"{path}: a {suffix} cannot be resumed; write .mp4 or PNGs, or leave out resume")
@@ -138,8 +125,8 @@ def is_folder(path: str | Path) -> bool:
         raise ValueError(f"cannot write {path}: that is a suffix without a name; give one such as clip{name}")
     if not suffix or str(path).endswith("/") or Path(path).is_dir():
         return True
-    known = " ".join(suffixes)
-    raise ValueError(f"cannot write {path}: {suffix!r} is none of {known}; a name without suffix gives PNGs")
+    known = f"{' '.join(suffixes)}; a name without suffix gives PNGs"
+    raise ValueError(f"cannot write {path}: {suffix!r} is none of {known}")
 
 
 def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
@@ -178,12 +165,10 @@ def checked_encoding(path: str | Path, encoding: Encoding) -> Encoding:
 def check_sound(path: str | Path, codecs: Sequence[str]) -> None:
     """Raises ValueError if streams of these audio codecs cannot be copied into the container of `path`."""
     suffix = Path(path).suffix.lower()
-    if not codecs:
-        return
-    if suffix not in MOVIES:
-        raise ValueError(f"{path}: pictures hold no sound; write .mp4, or leave the sound out")
-    for codec in not_held(suffix, codecs):
-        raise ValueError(f"{path}: {suffix} cannot hold {codec} sound; write .mkv, or leave the sound out")
+    refused = not_held(suffix, codecs) if suffix in MOVIES else codecs
+    if refused:
+        other = ".mkv" if suffix in MOVIES else ".mp4"
+        raise ValueError(f"{path}: it cannot hold {refused[0]} sound; write {other}, or leave the sound out")
 
 
 def not_held(suffix: str, codecs: Sequence[str]) -> list[str]:
@@ -206,22 +191,19 @@ def check_disk(folder: str | Path, needed: int) -> None:
 def check_gif(path: str | Path, size: tuple[int, int], frames: int) -> None:
     """Raises ValueError if the frames of `size` (width, height) are too many for the memory of a GIF's writer."""
     check_size(path, size)
-    needed = frames * math.prod(size) * 3
-    if needed > MAX_GIF_BYTES:
+    if frames * math.prod(size) * 3 > MAX_GIF_BYTES:
         limit = f"past {_gigabytes(MAX_GIF_BYTES)}, and a GIF keeps them in memory; write .mp4"
         raise ValueError(f"cannot write {path}: {frames} of {size[0]}x{size[1]} are {limit}")
 
 
 def check_size(path: str | Path, size: tuple[int, int], encoding: Encoding = DEFAULT_ENCODING) -> None:
     """Raises ValueError if a side of `size` (width, height) is out of the limits of the format or codec."""
-    suffix, (width, height) = Path(path).suffix.lower(), size
-    smallest, widest, highest = 1, 2**31 - 1, 2**31 - 1
-    kind = suffix
-    if suffix in MOVIES:
+    kind, (width, height) = Path(path).suffix.lower(), size
+    smallest, widest = 1, {".gif": 65535, ".webp": 16383}.get(kind, 2**31 - 1)
+    highest = widest
+    if kind in MOVIES:
         kind = str(checked_encoding(path, encoding).codec)
-        smallest, widest, highest = CODECS[kind].smallest, MAX_SIDE, min(MAX_SIDE, CODECS[kind].height)
-    elif suffix in (".gif", ".webp"):
-        widest = highest = MAX_GIF_SIDE if suffix == ".gif" else MAX_WEBP_SIDE
+        smallest, widest, highest = CODECS[kind].smallest, MAX_SIDE, CODECS[kind].height
     if width > widest or height > highest:
         raise ValueError(f"cannot write {path}: {width}x{height} is past {widest}x{highest} of {kind}; write PNGs")
     if min(width, height) < smallest:

@@ -9,9 +9,8 @@ for "A Café!" with the full vocabulary:
 4. each word's UTF-8 bytes are written with 256 printable characters, and "</w>" marks the word's end: "cafÃ©</w>";
 5. neighbours are merged in the order of the list of merges (Sennrich et al., 2016, section 3.2).
 
-A vocabulary numbers the 256 bytes, the same at a word's end, one token per merge (48,894 in the published one), start
-(49,406) and end (49,407). Padding is the end token for SD 1.x and "!" (0) for SD 2.x. A padding token is special too:
-with SD 2.x's, Hugging Face reads every "!" of a prompt as padding, and so does this module.
+A vocabulary numbers the 256 bytes, the same at a word's end, one token per merge, start (49,406) and end (49,407).
+Padding is the end token for SD 1.x and "!" (0) for SD 2.x, where every "!" of a prompt is padding, as of Hugging Face.
 
 | files | written by |
 | --- | --- |
@@ -29,6 +28,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,7 @@ from common.io.tensor_files import about, read_json
 START, END, WORD_END = "<|startoftext|>", "<|endoftext|>", "</w>"
 BYTE_CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())  # in the order of their ids
 CLIP_MERGES = 49152 - 256 - 2  # OpenAI's file holds more than CLIP uses
-SPECIALS = {"bos_token": "start", "eos_token": "end", "pad_token": "pad", "unk_token": "unknown"}
+SPECIALS = {"bos_token": START, "eos_token": END, "pad_token": END, "unk_token": END}  # CLIP's, by Hugging Face's names
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 NORMALIZER = normalizers.Sequence(
     [normalizers.NFC(), normalizers.Replace(tokenizers.Regex(r"\s+"), " "), normalizers.Lowercase()]
@@ -64,27 +64,27 @@ class Tokenizer:
         vocab: Mapping[str, int],
         merges: Merges,
         *,
-        start: str = START,
-        end: str = END,
         pad: str = END,
-        unknown: str = END,
-        words: Mapping[str, Sequence[int]] | None = None,
+        specials: Mapping[str, str] = MappingProxyType({}),
+        words: Mapping[str, Sequence[int]] = MappingProxyType({}),
     ):
-        """`words` have ids of their own beyond the vocabulary, one or several each, and are found in any case."""
-        self.specials = {"bos_token": start, "eos_token": end, "pad_token": pad, "unk_token": unknown}
+        """`specials` precede `SPECIALS` and `pad`. `words` have ids of their own beyond the vocabulary, one or several
+        each, and are found in any case."""
+        self.specials = {**SPECIALS, "pad_token": pad, **specials}
         needed = [*dict.fromkeys(self.specials.values()), *(token for a, b in merges for token in (a, b, a + b))]
         if missing := [token for token in needed if token not in vocab]:
             found = f"the vocabulary of {len(vocab)} tokens lacks {missing[0]!r} ({len(missing)} tokens in all)"
             raise ValueError(f"{found} of the merges or special tokens; take both files from one tokenizer")
         self.vocab, self.merges = dict(vocab), list(merges)
         self.tokens = {number: token for token, number in vocab.items()}
-        self.start_id, self.end_id, self.pad_id = vocab[start], vocab[end], vocab[pad]
-        self.words = {word.lower(): list(ids) for word, ids in (words or {}).items()}
+        self.start_id, self.end_id, self.pad_id, _ = (vocab[self.specials[name]] for name in SPECIALS)
+        self.words = {word.lower(): list(ids) for word, ids in words.items()}
         bounded = [  # a word of letters is not found inside of another; the longest of several is
             r"(?<!\w)" * word[0].isalnum() + re.escape(word) + r"(?!\w)" * word[-1].isalnum()
             for word in sorted(self.words, key=len, reverse=True)
         ]
         self._word = re.compile(f"({'|'.join(bounded)})", re.IGNORECASE) if bounded else None
+        unknown = self.specials["unk_token"]
         model = models.BPE(self.vocab, self.merges, unk_token=unknown, end_of_word_suffix=WORD_END)
         self._encoder: Any = tokenizers.Tokenizer(model)
         self._encoder.normalizer, self._encoder.pre_tokenizer = NORMALIZER, PRE_TOKENIZER
@@ -94,8 +94,7 @@ class Tokenizer:
 
     def with_words(self, words: Mapping[str, Sequence[int]]) -> Tokenizer:
         """The same tokenizer, which knows these words too."""
-        specials = {ours: self.specials[theirs] for theirs, ours in SPECIALS.items()}
-        return Tokenizer(self.vocab, self.merges, **specials, words={**self.words, **words})
+        return Tokenizer(self.vocab, self.merges, specials=self.specials, words={**self.words, **words})
 
     @classmethod
     def from_folder(cls, path: str | Path) -> Tokenizer:
@@ -107,14 +106,12 @@ class Tokenizer:
         kind = config.get("tokenizer_class", "CLIPTokenizer")
         if kind not in ("CLIPTokenizer", "CLIPTokenizerFast"):
             raise ValueError(f"{folder}: its tokenizer_class is {kind!r}; only CLIPTokenizer is supported")
-        specials = {}
-        for theirs, ours in SPECIALS.items():
-            token = (config | special_map).get(theirs)  # the map has precedence, as in transformers
-            token = token.get("content") if isinstance(token, Mapping) else token
-            if token is not None:
-                specials[ours] = token
+        given = config | special_map  # the map has precedence, as in transformers
+        tokens = {name: given[name] for name in SPECIALS if name in given}
+        tokens = {name: x.get("content") if isinstance(x, Mapping) else x for name, x in tokens.items()}
         with about(folder):
-            return cls(*_read_vocabulary(folder), **specials)
+            specials = {name: token for name, token in tokens.items() if token is not None}
+            return cls(*_read_vocabulary(folder), specials=specials)
 
     @classmethod
     def from_bpe_file(cls, path: str | Path, *, pad: str = END) -> Tokenizer:

@@ -1,6 +1,4 @@
-"""Colour of video: RGB <-> Y'CbCr.
-
-Video stores brightness Y' and two colour differences Cb, Cr. Four tags of the file say how they follow from R'G'B':
+"""Colour of video: RGB <-> Y'CbCr, brightness Y' and two colour differences. Four tags of the file say how:
 
 | tag | says | e.g. |
 | --- | --- | --- |
@@ -9,12 +7,10 @@ Video stores brightness Y' and two colour differences Cb, Cr. Four tags of the f
 | primaries | which red, green and blue | BT.709 (1), BT.2020 (9) |
 | transfer | the curve between light and R'G'B' | BT.709 (1), PQ (16) |
 
-Matrix and range are undone when a frame is read and done again when one is written, so both must agree with the tags.
-Primaries and curve are only carried along: images hold the R'G'B' of the file. Numbers are those of ITU-T H.273, as in
-FFmpeg; 2 is "unspecified" (of the range: 0).
-
-swscale converts. Into 16 bits it is exact to 0.06/1023, if white is known: 8-bit and limited-range sources are shifted
-up, so that white is 65280 (measured; FFmpeg 8.1).
+Matrix and range are undone when a frame is read and done again when one is written. Primaries and curve are only
+carried along: images hold the R'G'B' of the file. Numbers are those of ITU-T H.273, as in FFmpeg; 2 is "unspecified"
+(of the range: 0). swscale converts. Into 16 bits it is exact to 0.06/1023, if white is known: 8-bit and limited-range
+sources are shifted up, so that white is 65280 (measured; FFmpeg 8.1).
 """
 
 import dataclasses
@@ -65,9 +61,7 @@ def frame_colour(frame: VideoFrame) -> Colour:
     if frame.format.is_rgb or name == "pal8":
         return Colour(0, FULL, frame.color_primaries, frame.color_trc)
     short, long = sorted((frame.width, frame.height))
-    matrix = frame.colorspace
-    if matrix not in MATRICES:
-        matrix = 1 if long >= 1280 or short > 576 else 6
+    matrix = frame.colorspace if frame.colorspace in MATRICES else 1 if long >= 1280 or short > 576 else 6
     full = frame.color_range == ColorRange.JPEG or name.startswith(("yuvj", "gray"))
     return Colour(matrix, FULL if full else LIMITED, frame.color_primaries, frame.color_trc)
 
@@ -85,10 +79,9 @@ def to_rgb(frame: VideoFrame, size: tuple[int, int]) -> Float[np.ndarray, "h w 3
         src_color_range=ColorRange(colour.range) if colour.matrix else None,
         dst_color_range=ColorRange.JPEG if colour.matrix else None,
     )
+    white = (2**bits - 1) << (16 - bits) if colour.matrix else 65535
     if bits == 8 or colour.range == LIMITED:
         white = SHIFTED_WHITE
-    else:
-        white = 65535 if colour.matrix == 0 else (2**bits - 1) << (16 - bits)
     image = pixels.astype(np.float32)
     image *= np.float32(1 / white)
     np.minimum(image, 1, out=image)
@@ -109,12 +102,8 @@ def from_rgb(image: Float[np.ndarray, "h w 3"], pixel_format: str, colour: Colou
         frame = VideoFrame.from_ndarray(to_uint8(image), "rgb24")
     if not pixel_format.startswith("yuv"):
         return frame.reformat(format=pixel_format)
-    return frame.reformat(
-        format=pixel_format,
-        dst_colorspace=MATRICES[colour.matrix],
-        dst_color_range=ColorRange(colour.range),
-        interpolation=_SCALER,
-    )
+    target = dict(dst_colorspace=MATRICES[colour.matrix], dst_color_range=ColorRange(colour.range))
+    return frame.reformat(format=pixel_format, **target, interpolation=_SCALER)
 
 
 def _to_uint16(image: Float[np.ndarray, "h w 3"], white: int) -> UInt16[np.ndarray, "h w 3"]:

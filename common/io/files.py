@@ -10,17 +10,13 @@ destroy the first result. So every writer of this project uses one of three cont
     with workspace("out/clip.mp4", job, resume) as folder:    # out/.clip.mp4.part/, for work that may be resumed
         write_parts(folder)
 
-Stages: check the target -> create missing parents -> create the temporary beside the target (same disk, so that the
-rename is one atomic step) -> run the body -> rename. On any exception, Ctrl-C included, the temporary and the new
-parents are removed, and nothing else; only a `workspace` may stay, for the run that resumes it.
+Missing parents are created; on any exception, Ctrl-C included, they and the temporary are removed, and nothing else;
+only a `workspace` may stay. An existing file is replaced only with ``overwrite=True``, an existing folder only when all
+its files also have names that this writer gives. Errors are OSErrors of one line with the path.
 
 A rename protects from programs that stop, not from a power cut: the disk may have the new name and not yet the bytes.
 What cannot be made again in a minute (memories, weights) is written with ``durable=True``: bytes, then name, reach the
-disk before the block ends (`sync`). It costs a few milliseconds a file, which images and clips need not pay.
-
-Checks try to create a file, since permission bits let root write everywhere, but not in /proc or on a read-only disk.
-Errors are OSErrors of one line with the path. An existing file is replaced only with ``overwrite=True``, an existing
-folder only when all its files also have names that this writer gives.
+disk before the block ends (`sync`), which costs some milliseconds a file.
 """
 
 import contextlib
@@ -50,7 +46,7 @@ def check_output_file(path: str | Path, overwrite: bool = False) -> None:
 
 
 def check_output_folder(path: str | Path, overwrite: bool = False, pattern: str = FRAME_PATTERN) -> None:
-    """Raises the errors of `atomic_folder` early; leaves no trace on disk."""
+    """`check_output_file` for `atomic_folder`."""
     target = _resolve(path)
     _check_folder(target, overwrite, pattern)
     _check_writable(target)
@@ -68,8 +64,6 @@ def require_file(path: str | Path) -> Path:
         status = path.stat()
     except FileNotFoundError:
         raise FileNotFoundError(f"{path} does not exist; check the name") from None
-    except OSError as error:
-        raise type(error)(f"cannot read {path}: {error.strerror}; check the name and its permissions") from error
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder where one file is needed; name a file in it")
     if path.is_file() and status.st_size == 0:
@@ -139,24 +133,18 @@ def atomic_output(path: str | Path, overwrite: bool = False, durable: bool = Fal
     A symbolic link is written through. `durable`: the module's last paragraph. Raises as `check_output_file`."""
     target = _resolve(path)
     _check_file(target, overwrite)
-    with _parents(target, durable=durable):
-        temporary = _temporary(target, target.suffix)
+    with _beside(target, target.suffix, durable) as temporary:
         with _plain_errors(target):
             temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode
-        try:
-            with naming(target):
-                yield temporary
-            _check_file(target, overwrite)  # another program may have written it meanwhile
-            temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
-            if durable:
-                sync(temporary)
-            temporary.replace(target)
-            if durable:
-                sync(target.parent)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        yield temporary
+        _check_file(target, overwrite)  # another program may have written it meanwhile
+        temporary.chmod(mode)  # some writers replace it by a file that only its owner may read
+        if durable:
+            sync(temporary)
+        temporary.replace(target)
+        if durable:
+            sync(target.parent)
 
 
 @contextlib.contextmanager
@@ -171,33 +159,25 @@ def atomic_folder(
     """
     target = _resolve(path)
     _check_folder(target, overwrite, pattern)
-    with _parents(target, durable=durable):
-        temporary = _temporary(target)
+    with _beside(target, durable=durable) as temporary:
         with _plain_errors(target):
             temporary.mkdir()
-        try:
-            with naming(target):
-                yield temporary
-            _check_folder(target, overwrite, pattern)
-            if durable:
-                sync(*temporary.iterdir(), temporary)
-            if not target.exists():
-                temporary.replace(target)
-                if durable:
-                    sync(target.parent)
-                return
-            names = {entry.name for entry in temporary.iterdir()}
+        yield temporary
+        _check_folder(target, overwrite, pattern)
+        names = {entry.name for entry in temporary.iterdir()}
+        changed = target if target.exists() else target.parent
+        if durable:
+            sync(*temporary.iterdir(), temporary)
+        if changed != target:
+            temporary.replace(target)
+        else:
             for name in sorted(names):
                 (temporary / name).replace(target / name)
             for entry in target.iterdir():
                 if entry.name not in names and _matches(entry, pattern):
                     entry.unlink()
-            if durable:
-                sync(target)
-            shutil.rmtree(temporary)  # still holds those that were links to the same file as in the target
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        if durable:
+            sync(changed)
 
 
 @contextlib.contextmanager
@@ -205,11 +185,10 @@ def workspace(path: str | Path, job: str = "", resume: bool = False) -> Iterator
     """Yields the hidden folder ``.NAME.part`` beside the output `path`, for the parts of a long job.
 
     `job` names the work, for instance by a hash of its inputs and options. With ``resume`` the parts that an earlier
-    run of the same job left are there; without it they are removed first, as after a kill. The folder goes when the
-    body succeeds. After an exception it stays if there is a `job` and any finished part: a name without a dot in front.
-    Raises ValueError if the parts are of another job, FileExistsError if another process works on them or if the folder
-    is not of this program, and OSErrors as `atomic_output`.
-    """
+    run of the same job left are there; without it they are removed first. The folder goes when the body succeeds. After
+    an exception it stays if there is a `job` and any finished part: a name without a dot in front. Raises ValueError if
+    the parts are of another job, FileExistsError if another process works on them or if the folder is not of this
+    program, and OSErrors as `atomic_output`."""
     target = _resolve(path)
     folder = _workspace(target)
     with _parents(target):
@@ -323,20 +302,16 @@ def _check_folder(target: Path, overwrite: bool, pattern: str) -> None:
         raise NotADirectoryError(f"{target} is a file, not a folder; give another output name")
     with _plain_errors(target):
         entries = sorted(target.iterdir())
-    foreign = [entry.name for entry in entries if not _matches(entry, pattern)]
-    if foreign:
+    if foreign := [entry.name for entry in entries if not _matches(entry, pattern)]:
         raise FileExistsError(f"{target} holds {foreign[0]!r}, which is not a frame; give an empty or a new folder")
     if entries and not overwrite:
-        raise FileExistsError(
-            f"{target} holds {len(entries)} frames; give another name or --overwrite (overwrite=True)"
-        )
+        way = "give another name or --overwrite (overwrite=True)"
+        raise FileExistsError(f"{target} holds {len(entries)} frames; {way}")
 
 
 def _check_writable(target: Path) -> None:
-    with _parents(target, keep=False), _plain_errors(target):
-        temporary = _temporary(target)
+    with _beside(target, keep=False) as temporary, _plain_errors(target):  # permission bits let root write anywhere
         temporary.touch(exist_ok=False)
-        temporary.unlink()
 
 
 def _matches(entry: Path, pattern: str) -> bool:
@@ -363,23 +338,29 @@ def _resolve(path: str | Path) -> Path:
 def remove_leftovers(folder: Path) -> None:
     """Removes what killed programs of this machine have left in a folder."""
     for entry in list(folder.iterdir()):
-        left = re.fullmatch(rf"\.partial-{HOST}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name)
-        if left is None:
-            continue
-        import psutil  # 20 ms, when there is something left
+        if left := re.fullmatch(rf"\.partial-{HOST}-(\d+)-[0-9a-f]{{8}}(\.\w+)?", entry.name):
+            import psutil  # 20 ms, when there is something left
 
-        if not psutil.pid_exists(int(left[1])):
-            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+            if not psutil.pid_exists(int(left[1])):
+                shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
 
 
-def _temporary(target: Path, suffix: str = "") -> Path:
-    """A new name beside the target; leftovers there are removed, once a folder."""
+@contextlib.contextmanager
+def _beside(target: Path, suffix: str = "", durable: bool = False, keep: bool = True) -> Iterator[Path]:
+    """A new name beside the target, on the same disk; what is there goes at the end, and the parents as of `_parents`.
+    Leftovers of other programs are removed, once a folder."""
     folder = target.parent
-    if folder not in _CLEANED and folder.is_dir():
-        _CLEANED.add(folder)
-        remove_leftovers(folder)
-    # without the stem of the target: a long name must stay within the limit of the disk
-    return folder / f".partial-{HOST}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+    with _parents(target, keep, durable):
+        if folder not in _CLEANED:
+            _CLEANED.add(folder)
+            remove_leftovers(folder)
+        # without the stem of the target: a long name must stay within the limit of the disk
+        temporary = folder / f".partial-{HOST}-{os.getpid()}-{secrets.token_hex(4)}{suffix}"
+        try:
+            with naming(target):
+                yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -11,13 +11,13 @@ unpickled.
 """
 
 import re
-import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from common.io.arrays import open_arrays
 from common.io.files import require_file
 
 INDEX = "checkpoint"  # of a t5x folder
@@ -29,7 +29,8 @@ def read_flax(path: str | Path) -> dict[str, np.ndarray]:
     """All parameters. Raises FileNotFoundError; ValueError for a damaged file, and one without arrays."""
     path = Path(path)
     if path.suffix == ".npz":
-        return _read_npz(require_file(path))
+        with open_arrays(path) as arrays:
+            return {re.sub(r"^(opt/target/|target/|params/)", "", name): array for name, array in arrays.items()}
     from flax import serialization
 
     index = require_file(path / INDEX if path.is_dir() else path)
@@ -75,12 +76,3 @@ def _read_zarr(folder: Path) -> np.ndarray:
         raise FileNotFoundError(f"{folder} is missing: copy the whole checkpoint")
     spec = {"driver": "zarr", "kvstore": {"driver": "file", "path": str(folder)}}
     return np.asarray(tensorstore.open(spec, read=True).result().read().result())
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            arrays = {re.sub(r"^(opt/target/|target/|params/)", "", name): file[name] for name in file.files}
-    except (ValueError, OSError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path}: expected arrays of NumPy, found something else ({error}); copy it again") from error
-    return arrays

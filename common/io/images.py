@@ -1,17 +1,15 @@
 """Image files <-> arrays.
 
-An image is an array ``h w 3``: RGB, float32, in [0, 1], sRGB values (not linear light). A file without a colour profile
-gives the values as stored; an embedded one is converted (`common.io.srgb`).
+An image is an array ``h w 3``: RGB, float32, in [0, 1], sRGB values (not linear light).
 
-Reading applies the EXIF orientation (HEIC and AVIF: their own rotation), converts grey, palette and CMYK to RGB, and
-composites alpha over white in sRGB values. All bits are kept: 16-bit PNG and TIFF go through OpenCV, HEIC of 10 or 12
-bits through pillow-heif, because Pillow cuts colour to 8 bits; AVIF is read with 8. A file that is damaged, cut short,
-too large or not an image raises an error of one line, and never gives a half-grey image.
+Reading converts an embedded colour profile (`common.io.srgb`), grey, palette and CMYK, applies the EXIF orientation
+(HEIC and AVIF: their own rotation), and composites alpha over white in sRGB values. All bits are kept: 16-bit PNG and
+TIFF go through OpenCV, HEIC of 10 or 12 bits through pillow-heif, because Pillow cuts colour to 8 bits; AVIF is read
+with 8. A damaged file raises an error of one line, and never gives a half-grey image.
 
-**Memory.** A file of a kilobyte may claim any size, and one of a megabyte really unpack to gigabytes. So what a file
-may claim goes by its own size: PLAIN_PIXELS, or up to MAX_PIXELS with a byte for each PIXELS_PER_BYTE (photographs have
-1 to 20 pixels a byte). Decoding takes 19 to 35 bytes a pixel at its peak (docs/reliability.md), so that 28 megapixels
-stay within a gigabyte. All threads together decode PIXELS_AT_ONCE; a larger image waits until it is alone.
+A file of a kilobyte may claim any size. So what it may claim goes by its own: PLAIN_PIXELS, or up to MAX_PIXELS with a
+byte for each PIXELS_PER_BYTE (photographs have 1 to 20 pixels a byte). Decoding takes 19 to 35 bytes a pixel at its
+peak (docs/reliability.md). All threads together decode PIXELS_AT_ONCE; a larger image waits until it is alone.
 """
 
 import contextlib
@@ -34,7 +32,7 @@ from common.io.files import atomic_output, require_file
 from common.io.srgb import deep_to_srgb, to_srgb
 
 READABLE = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".heic", ".heif", ".hif", ".avif")
-WRITABLE = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff")
+WRITABLE = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
 DEEP = (".png", ".tif", ".tiff")  # written with 16 bits too
 MAX_PIXELS = 400_000_000  # as float32 RGB this is 4.8 GB already
 PLAIN_PIXELS, PIXELS_PER_BYTE = 28_000_000, 40
@@ -42,7 +40,12 @@ PIXELS_AT_ONCE = 2 * PLAIN_PIXELS
 
 _FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "AVIF")
 _HDR_CURVES = {16: "PQ", 18: "HLG"}  # transfer characteristics of ITU-T H.273
-_QUALITY = 95
+_SAVING: dict[str, dict[str, Any]] = {
+    "JPEG": {"quality": 95, "subsampling": 0},  # full colour resolution: thin red lines survive
+    "WEBP": {"quality": 95},
+    "TIFF": {"compression": "tiff_adobe_deflate"},
+}
+_LONGEST = {"WEBP": 16383, "JPEG": 65500}  # sides
 _OPENING = threading.RLock()
 _DECODING, _pixels_now = threading.Condition(), [0]
 
@@ -51,8 +54,14 @@ def read_image(source: str | Path | bytes, name: str = "the image") -> Float[np.
     """Decodes an image file, given as its path or as bytes that errors call `name`; of a TIFF the first page, of HEIC
     the primary image. Raises ValueError for a file that is damaged, an animation, of an unknown kind, or larger than
     MAX_PIXELS."""
-    with _opened(source, name) as (file, picture), _decoding(picture):
-        if _is_deep(picture):
+    with (
+        _opened(source, name) as (file, picture),
+        decoding(count := math.prod(picture.size)),
+        _no_limit() if count > PIXELS_AT_ONCE else contextlib.nullcontext(),
+    ):
+        # Pillow opens 16-bit colour in mode RGB; the raw mode that it decodes, RGB;16B, tells (of a BMP: 16 for all).
+        deep = picture.format in ("PNG", "TIFF") and ";16" in str(picture.tile)
+        if deep or (picture.format == "HEIF" and picture.info["bit_depth"] > 8):
             pixels = _decode_deep(file, picture)
             if icc := picture.info.get("icc_profile"):
                 pixels = np.concatenate([deep_to_srgb(pixels[..., :3], icc), pixels[..., 3:]], axis=-1)
@@ -101,21 +110,6 @@ def image_size(source: str | Path | bytes, name: str = "the image") -> tuple[int
         return (height, width) if _orientation(picture) >= 5 else (width, height)
 
 
-def verify_image(path: str | Path) -> None:
-    """Decodes the whole image and keeps nothing: raises as `read_image`.
-
-    Only decoding tells a cut file from a whole one. A JPEG is decoded at an eighth of its size and in grey: every coded
-    byte is read, without half or more of the work. Threads may call it side by side: decoders release Python's lock.
-    """
-    with _opened(path, "") as (file, picture), _decoding(picture):
-        if _is_deep(picture):
-            _decode_deep(file, picture)
-        else:
-            if picture.format == "JPEG":
-                picture.draft("L", (1, 1))
-            picture.load()
-
-
 def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bool = False, bits: int = 8) -> None:
     """Writes `image` ``h w 3`` in [0, 1] with 8 or (PNG, TIFF) 16 bits, clipped and rounded to nearest, in the format
     of the suffix, atomically; JPEG and WebP with quality 95, the others without loss."""
@@ -125,17 +119,9 @@ def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bo
         raise ValueError(f"cannot write {path}: shape {image.shape} is not (height, width, 3)")
     if np.isnan(image).any():
         raise ValueError(f"cannot write {path}: {int(np.isnan(image).sum())} of its values are NaN")
-    kinds = {".png": "PNG", ".webp": "WEBP", ".tif": "TIFF", ".tiff": "TIFF"}
-    kind = kinds.get(path.suffix.lower(), "JPEG")
-    limit = {"WEBP": 16383, "JPEG": 65500}.get(kind, 2**31 - 1)
-    height, width = image.shape[:2]
-    if max(height, width) > limit:
+    kind, (height, width) = WRITABLE[path.suffix.lower()], image.shape[:2]
+    if max(height, width) > (limit := _LONGEST.get(kind, 2**31 - 1)):
         raise ValueError(f"cannot write {path}: {width}x{height} is past the {limit} of {kind}; use .png")
-    options: dict[str, dict] = {
-        "JPEG": {"quality": _QUALITY, "subsampling": 0},  # full colour resolution: thin red lines survive
-        "WEBP": {"quality": _QUALITY},
-        "TIFF": {"compression": "tiff_adobe_deflate"},
-    }
     with atomic_output(path, overwrite) as temporary:
         if bits == 16:  # by OpenCV: Pillow has no 16-bit colour
             values = np.rint(np.clip(image, 0, 1) * np.float32(65535)).astype(np.uint16)
@@ -143,7 +129,7 @@ def write_image(path: str | Path, image: Float[np.ndarray, "..."], overwrite: bo
             assert done
             temporary.write_bytes(content.tobytes())
         else:
-            Image.fromarray(to_uint8(image)).save(temporary, kind, **options.get(kind, {}))
+            Image.fromarray(to_uint8(image)).save(temporary, kind, **_SAVING.get(kind, {}))
 
 
 def check_writable(path: str | Path, bits: int = 8) -> None:
@@ -185,16 +171,13 @@ def find_images(path_or_glob: str | Path) -> list[Path]:
     """The images of a folder or of a glob pattern, in natural order (9 before 10): files with a READABLE suffix, not
     hidden ones. Raises FileNotFoundError when there are none."""
     path = Path(path_or_glob)
-    try:
-        if path.is_dir():
-            candidates = path.iterdir()
-        elif path.is_file():  # a name like scan[1].png is not a pattern
-            candidates = iter([path])
-        else:
-            candidates = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
-        found = [p for p in candidates if p.suffix.lower() in READABLE and p.name[0] != "." and p.is_file()]
-    except OSError as error:  # no permission, a name longer than the disk allows
-        raise type(error)(f"cannot read {path}: {error.strerror}; check the name and its permissions") from error
+    if path.is_dir():
+        candidates = path.iterdir()
+    elif path.is_file():  # a name like scan[1].png is not a pattern
+        candidates = iter([path])
+    else:
+        candidates = Path(path.anchor or ".").glob(str(path.relative_to(path.anchor)))
+    found = [p for p in candidates if p.suffix.lower() in READABLE and p.name[0] != "." and p.is_file()]
     if not found:
         place = f"folder {path}" if path.is_dir() else f"{path_or_glob!s} (no such folder, no match as a pattern)"
         raise FileNotFoundError(f"no pictures found in {place}; known suffixes: {' '.join(READABLE)}")
@@ -248,15 +231,9 @@ def contact_sheet(
     gap: int = 4,
     font_size: int = 10,
 ) -> Float[np.ndarray, "h w 3"]:
-    """A montage on white, row by row, `gap` pixels apart, each label under its image; a cell is as large as the largest
-    image, in letters of `font_size` pixels. `columns`: by default a near-square grid."""
-    if not images:
-        raise ValueError("a contact sheet of no images; give at least one")
-    if labels is not None and len(labels) != len(images):
-        raise ValueError(f"{len(labels)} labels for {len(images)} images; give one label each")
+    """A montage on white, row by row, `gap` pixels apart, each label under its image, in letters of `font_size` pixels;
+    a cell is as large as the largest image. `columns`: by default a near-square grid."""
     columns = min(columns or math.ceil(math.sqrt(len(images))), len(images))
-    if columns < 1 or gap < 0:
-        raise ValueError(f"columns is {columns} and gap {gap}; give at least 1 column and a gap of at least 0")
     cell_h, cell_w = (max(image.shape[axis] for image in images) for axis in (0, 1))
     font = ImageFont.load_default(font_size)
     top, bottom = font.getbbox("Ag|")[1::2]
@@ -264,13 +241,13 @@ def contact_sheet(
     rows = math.ceil(len(images) / columns)
     height, width = rows * (cell_h + strip + gap) + gap, columns * (cell_w + gap) + gap
     sheet = np.ones((height, width, 3), np.float32)
-    for index, image in enumerate(images):
+    for index, (image, text) in enumerate(zip(images, labels or [""] * len(images), strict=True)):
         row, column = divmod(index, columns)
         top, left = gap + row * (cell_h + strip + gap), gap + column * (cell_w + gap)
         sheet[top : top + image.shape[0], left : left + image.shape[1]] = image
-        if labels is not None:
+        if strip:
             label = Image.new("RGB", (cell_w, strip), "white")
-            ImageDraw.Draw(label).text((2, strip // 2), labels[index], fill="black", font=font, anchor="lm")
+            ImageDraw.Draw(label).text((2, strip // 2), text, fill="black", font=font, anchor="lm")
             sheet[top + cell_h : top + cell_h + strip, left : left + cell_w] = from_uint8(np.asarray(label))
     return sheet
 
@@ -295,8 +272,8 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
         with picture:
             width, height = picture.size
             if width * height > (most := most_pixels(size)):
-                claim, limit = f"{name} is {width}x{height} in {size:,} bytes", f"{most / 1e6:,.0f} megapixels"
-                raise _Refused(f"{claim}; the limit is {limit} for such a file: resize it, or save it again")
+                limit = f"the limit is {most / 1e6:,.0f} megapixels for such a file: resize it, or save it again"
+                raise _Refused(f"{name} is {width}x{height} in {size:,} bytes; {limit}")
             if picture.format in ("PNG", "WEBP", "AVIF") and getattr(picture, "is_animated", False):
                 raise _Refused(f"{name} is an animation; save one of its frames, or convert it to a video")
             if picture.mode in ("I", "F"):
@@ -308,19 +285,12 @@ def _opened(source: str | Path | bytes, name: str) -> Iterator[tuple[BinaryIO, I
 
 
 @contextlib.contextmanager
-def _decoding(picture: ImageFile.ImageFile) -> Iterator[None]:
-    pixels = math.prod(picture.size)
-    with decoding(pixels), _no_limit() if pixels > PIXELS_AT_ONCE else contextlib.nullcontext():
-        yield
-
-
-@contextlib.contextmanager
 def _one_line_errors(name: str) -> Iterator[None]:
     """Decoders raise many classes with many texts; here one ValueError names the file and the way out."""
     try:
         yield
-    except PermissionError as error:
-        raise PermissionError(f"cannot read {name}: permission denied; change its permissions") from error
+    except PermissionError:
+        raise
     except Image.UnidentifiedImageError as error:
         raise ValueError(f"{name} is no image of a known kind; convert it to {' '.join(READABLE)}") from error
     except _Refused as error:
@@ -344,17 +314,11 @@ def _regular_file(path: str | Path) -> Path:
 
 
 @contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Garbled EXIF, of which Pillow warns, is common and harmless."""
-    with _OPENING, warnings.catch_warnings():  # the lock, because all threads share one list of filters
-        warnings.simplefilter("ignore")
-        yield
-
-
-@contextlib.contextmanager
 def _no_limit() -> Iterator[None]:
-    """Pillow's own limit of pixels is global, and acts while headers and large TIFFs are read: it is lifted then."""
-    with _no_warnings():
+    """Pillow's own limit of pixels is global, and acts while headers and large TIFFs are read: it is lifted then. Of
+    garbled EXIF it warns, which is common and harmless."""
+    with _OPENING, warnings.catch_warnings():  # the lock, because all threads share both
+        warnings.simplefilter("ignore")
         limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
         try:
             yield
@@ -364,18 +328,9 @@ def _no_limit() -> Iterator[None]:
 
 def _orientation(picture: Image.Image) -> int:
     """The EXIF tag Orientation; 1, upright, if there is none."""
-    with _no_warnings():
+    with _no_limit():
         orientation = picture.getexif().get(ExifTags.Base.Orientation, 1)
     return orientation if isinstance(orientation, int) else 1
-
-
-def _is_deep(picture: ImageFile.ImageFile) -> bool:
-    """Whether a channel has more than 8 bits that this module can read."""
-    if picture.format == "HEIF":
-        return picture.info["bit_depth"] > 8
-    # Pillow opens 16-bit colour in mode RGB; the raw mode that it decodes, RGB;16B, tells.
-    # Not for BMP, where BGR;16 means 16 bits for all three.
-    return picture.format in ("PNG", "TIFF") and ";16" in str(picture.tile)
 
 
 def _decode_deep(file: BinaryIO, picture: ImageFile.ImageFile) -> Float[np.ndarray, "h w c"]:
@@ -386,14 +341,12 @@ def _decode_deep(file: BinaryIO, picture: ImageFile.ImageFile) -> Float[np.ndarr
         file.seek(0)
         pixels = np.asarray(pillow_heif.open_heif(file, convert_hdr_to_8bit=False))
         bits = picture.info["bit_depth"]
-        white = (2**bits - 1) << (16 - bits)  # libheif's values are shifted to 16 bits, not scaled
-        order = [0, 1, 2, 3]
+        white, order = (2**bits - 1) << (16 - bits), [0, 1, 2, 3]  # libheif's are shifted to 16 bits, not scaled
     else:
         picture.load()  # Pillow finds every cut, OpenCV does not
         file.seek(0)
         pixels = cv2.imdecode(np.frombuffer(file.read(), np.uint8), cv2.IMREAD_UNCHANGED)
-        white = 65535
-        order = [2, 1, 0, 3]  # OpenCV has blue first
+        white, order = 65535, [2, 1, 0, 3]  # OpenCV has blue first
     if pixels is None or pixels.dtype != np.uint16:
         raise ValueError("its 16-bit data cannot be decoded")
     if pixels.ndim == 2:

@@ -1,7 +1,5 @@
-"""JSON that may be damaged, or made to break its reader: every failure is a ValueError.
-
-Python's parser raises RecursionError for some thousand nested lists, and takes half surrogate pairs, which no text can
-be written with.
+"""JSON that may be damaged, or made to break its reader: every failure is a ValueError. Python's parser raises
+RecursionError for some thousand nested lists, and takes half surrogate pairs, which no text can be written with.
 """
 
 import json

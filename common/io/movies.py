@@ -2,11 +2,10 @@
 
     segment 0: frames 0..23        segment 1: frames 24..47        ...        -> clip.mp4
 
-Each segment is a small MP4 file in the `workspace` of the output, with exact times, and made by an encoder of its own:
-it starts with a key frame and refers to nothing outside. So the packets of a segment depend on its frames alone, and a
-resumed job, which keeps the whole segments and encodes the rest, gives the packets of an uninterrupted one. At the end
-the packets of all segments are put one behind the other into the final container, with the sound; nothing is encoded
-again. A kill costs at most the frames of one segment; a key frame each 24 frames costs some percent of size.
+Each segment is a small MP4 file in the `workspace` of the output, made by an encoder of its own. So its packets depend
+on its frames alone, and a resumed job, which keeps the whole segments, gives the packets of an uninterrupted one. At
+the end the packets of all segments are put into the final container, with the sound; nothing is encoded again. A kill
+costs at most the frames of one segment; a key frame each 24 frames costs some percent of size.
 """
 
 import contextlib
@@ -77,9 +76,8 @@ class Movie:
         if self._output is not None:
             self._close()
         container, _ = MOVIES[suffix]
-        options = {}
-        if container in ("mp4", "mov") and not partial:
-            options["movflags"] = "+faststart"  # index first: plays while it loads
+        index_first = container in ("mp4", "mov") and not partial  # plays while it loads
+        options = {"movflags": "+faststart"} if index_first else {}
         if partial and audio is not None and audio.mode == "stretch":
             audio = None
         with av.open(str(path), "w", format=container, options=options) as output:

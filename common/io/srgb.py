@@ -1,17 +1,15 @@
 """Colour: the transfer curve of sRGB, and embedded ICC profiles -> sRGB.
 
-The numbers of a pixel mean a colour only together with a profile: phones store Display P3, cameras may store Adobe RGB,
-printers' files store CMYK. Images here are sRGB, so a profile that a file embeds is applied once, when it is read:
+Phones store Display P3, cameras may store Adobe RGB, printers' files store CMYK. Images here are sRGB, so a profile
+that a file embeds is applied once, when it is read:
 
     8 bits      by LittleCMS (`PIL.ImageCms`), every kind of profile; relative colorimetric with black point
                 compensation, which is what browsers and Photoshop do
-    more bits   ImageCms has 8 bits only. A profile of curves and a matrix (every RGB working space; ICC.1:2022, annex
-                F.3) is two formulas, applied in float: linear = curve(value), XYZ = matrix @ linear. One of lookup
-                tables is refused.
+    more bits   a profile of curves and a matrix (every RGB working space; ICC.1:2022, annex F.3) is two formulas:
+                linear = curve(value), XYZ = matrix @ linear. One of lookup tables is refused.
 
-Many files embed sRGB itself. Its curve is then a table, and to convert it would change values by rounding alone, so a
-profile that moves no colour of a grid by more than one 255th counts as sRGB and leaves every bit as it is. So does a
-profile that is damaged, or made for other colours than the image has. Colours outside of sRGB are clipped.
+A profile that moves no colour of a grid by more than one 255th counts as sRGB and leaves every bit as it is. So does
+one that is damaged, or made for other colours than the image has. Colours outside of sRGB are clipped.
 """
 
 import functools
@@ -61,14 +59,13 @@ def to_srgb(picture: Image.Image) -> Image.Image:
 
 
 def deep_to_srgb(image: Float[np.ndarray, "h w 3"], icc: bytes) -> Float[np.ndarray, "h w 3"]:
-    """An RGB image in [0, 1] of up to 16 bits, or grey in all three channels, from its profile to sRGB.
-
-    Raises ValueError for a profile without curves and a matrix.
-    """
-    transform = _transform(icc, "RGB") or _transform(icc, "L")
-    if transform is None:
+    """An RGB image in [0, 1] of up to 16 bits, or grey in all three channels, from its profile to sRGB. Raises
+    ValueError for a profile without curves and a matrix."""
+    if (_transform(icc, "RGB") or _transform(icc, "L")) is None:
         return image
-    tags = _tags(icc)
+    (count,) = struct.unpack_from(">I", icc, 128)  # the tags, by signature (ICC.1:2022, 7.3)
+    entries = [struct.unpack_from(">4s2I", icc, 132 + 12 * index) for index in range(count)]
+    tags = {name: icc[offset : offset + size] for name, offset, size in entries}
     names, matrix = (b"kTRC",) * 3, SRGB_TO_XYZ  # grey: three equal channels, of any primaries
     if b"kTRC" not in tags:
         names = (b"rTRC", b"gTRC", b"bTRC")
@@ -90,16 +87,10 @@ def _transform(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     """From pixels of `mode` (L, RGB or CMYK) to sRGB; None if there is nothing to do: see the module."""
     if icc[16:20] != {"L": b"GRAY", "RGB": b"RGB ", "CMYK": b"CMYK"}[mode]:  # the profile's own colour space
         return None
+    how = ImageCms.Intent.RELATIVE_COLORIMETRIC, ImageCms.Flags.BLACKPOINTCOMPENSATION
     try:
-        profile = ImageCms.ImageCmsProfile(io.BytesIO(icc))
-        transform = ImageCms.buildTransform(
-            profile,
-            ImageCms.createProfile("sRGB"),
-            mode,
-            "RGB",
-            ImageCms.Intent.RELATIVE_COLORIMETRIC,
-            ImageCms.Flags.BLACKPOINTCOMPENSATION,
-        )
+        profiles = ImageCms.ImageCmsProfile(io.BytesIO(icc)), ImageCms.createProfile("sRGB")
+        transform = ImageCms.buildTransform(*profiles, mode, "RGB", *how)
     except (ImageCms.PyCMSError, OSError):
         return None
     if mode == "CMYK":
@@ -112,13 +103,6 @@ def _transform(icc: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
     after = ImageCms.applyTransform(before, transform)
     moved = np.abs(np.asarray(after, int) - np.asarray(before.convert("RGB"), int)).max()
     return transform if moved > 1 else None
-
-
-def _tags(icc: bytes) -> dict[bytes, bytes]:
-    """The tagged data of a profile (ICC.1:2022, 7.3), by signature."""
-    (count,) = struct.unpack_from(">I", icc, 128)
-    entries = [struct.unpack_from(">4s2I", icc, 132 + 12 * index) for index in range(count)]
-    return {name: icc[offset : offset + size] for name, offset, size in entries}
 
 
 def _fixed(data: bytes) -> Float[np.ndarray, "n"]:

@@ -1,16 +1,14 @@
 """Tensors of one or several safetensors files, read one at a time.
 
 `TensorFiles` is a lazy mapping from key to array: each look-up reads one tensor, so a network of 3.4 GB is converted
-with one tensor in memory. Files are memory-mapped (`safetensors.safe_open`), and pages that were read count as the
-program's own until the mapping is dropped; reading a whole file through one mapping therefore takes twice its size
-(measured: 401 MB for a file of 200 MB, against 205 MB). So it is dropped after every 4 MB.
+with one tensor in memory. Pages of a mapped file that were read count as the program's own until the mapping is
+dropped, so it is dropped after every 4 MB (measured: 205 MB for a file of 200 MB, against 401).
 
 `find_weights` finds the files of diffusers and transformers: `STEM.safetensors`, a variant (`STEM.fp16.safetensors`),
-shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles (.bin, .ckpt, .pt, .pth) are refused there: they
-can run code when they are read. `open_folder` reads transformers' `pytorch_model.bin` too, by the restricted reader.
+shards with an index (`STEM.safetensors.index[.fp16].json`). Pickles, which can run code, are refused there;
+`open_folder` reads transformers' `pytorch_model.bin` too, by the restricted reader.
 
-`write_tensors` writes what all of this project's weights are: a safetensors file whose header's text has the SHA-256
-of all that follows the header (`sha256`). `digest_of` computes that of a file.
+This project's weights are safetensors files whose header has the SHA-256 of all that follows it (`write_tensors`).
 """
 
 import contextlib
@@ -33,7 +31,6 @@ from common.io.json_text import parse_json
 BUDGET = 4 * 2**20  # bytes read before a mapping is dropped
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 VARIANTS = (None, "fp16", "bf16")  # in order of preference
-CONVERT = "convert it to safetensors first (safetensors.torch.save_file, where it comes from), a pickle can run code"
 
 
 class TensorFiles(Mapping[str, np.ndarray]):
@@ -158,7 +155,8 @@ def read_json(path: str | Path, kind: type = dict) -> Any:
 def refuse_pickle(*paths: Path, instead: str = "") -> None:
     for path in paths:
         if path.suffix.lower() in PICKLES:
-            raise ValueError(f"{path.parent}: {instead}found the PyTorch pickle {path.name}; {CONVERT}")
+            way = "convert it to safetensors first (safetensors.torch.save_file), a pickle can run code"
+            raise ValueError(f"{path.parent}: {instead}found the PyTorch pickle {path.name}; {way}")
 
 
 def listing(folder: Path, most: int = 8) -> str:
@@ -184,8 +182,7 @@ def _shards(index: Path) -> list[Path]:
     if odd := [name for name in files if Path(name).name != name]:
         raise ValueError(f"{index}: expected names of files beside it, found {odd[0]!r}; copy it again")
     if missing := [name for name in files if not (index.parent / name).exists()]:
-        found = f"{len(missing)} missing: {', '.join(missing)}"
-        raise FileNotFoundError(f"{index}: expected {len(files)} shards, {found}; copy them too")
+        raise FileNotFoundError(f"{index}: {len(missing)} missing: {', '.join(missing)}; copy them too")
     return [index.parent / name for name in files]
 
 

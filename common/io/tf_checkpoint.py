@@ -1,7 +1,5 @@
-"""Read the variables of a TensorFlow checkpoint or SavedModel as plain arrays.
-
-TensorFlow stores variables as a *bundle*: an index file `<prefix>.index` and data shards
-`<prefix>.data-00000-of-0000N`. It may be given as
+"""Read the variables of a TensorFlow checkpoint or SavedModel, a *bundle* of an index file `<prefix>.index` and shards
+`<prefix>.data-00000-of-0000N`, as plain arrays. It may be given as
 
 | path | prefix |
 | --- | --- |
@@ -10,15 +8,14 @@ TensorFlow stores variables as a *bundle*: an index file `<prefix>.index` and da
 | an index file | its name without `.index` |
 | a prefix, e.g. `train/ckpt-3` | itself |
 
-Keys are TensorFlow's own, e.g. "variables/0/.ATTRIBUTES/VARIABLE_VALUE". Entries of text, such as the object graph, are
-left out. Only `read_tf_checkpoint` imports TensorFlow (extra `convert`).
+Keys are TensorFlow's own, e.g. "variables/0/.ATTRIBUTES/VARIABLE_VALUE". Only `read_tf_checkpoint` imports TensorFlow
+(extra `convert`).
 """
 
 import os
 import re
 import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -28,8 +25,14 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # or its im
 def read_tf_checkpoint(prefix_or_folder: str | Path) -> dict[str, np.ndarray]:
     """{TensorFlow key: array} of all tensors but text, sorted by key, with their stored shape and dtype."""
     prefix = find_prefix(prefix_or_folder)
-    _check_shards(prefix)
-    tensorflow = _import_tensorflow()
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tensorflow
+    except ImportError as error:
+        raise ValueError(f'TensorFlow is missing: pip install "film-plugins-reveal[convert]" ({error})') from error
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         dtypes = reader.get_variable_to_dtype_map()
@@ -37,7 +40,7 @@ def read_tf_checkpoint(prefix_or_folder: str | Path) -> dict[str, np.ndarray]:
         return {key: np.asarray(reader.get_tensor(key)) for key in keys}
     except (tensorflow.errors.OpError, RuntimeError, IndexError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{prefix}: damaged TensorFlow checkpoint, copy it again: {reason}") from error
+        raise ValueError(f"{prefix}: damaged TensorFlow checkpoint, copy all its files again: {reason}") from error
 
 
 def find_prefix(path: str | Path) -> Path:
@@ -47,9 +50,8 @@ def find_prefix(path: str | Path) -> Path:
         candidates = [path / "variables" / "variables", path / "variables"]
         state = path / "checkpoint"
         if state.is_file():
-            text = state.read_text(errors="replace")
-            newest = re.search(r'^model_checkpoint_path:\s*"([^"]+)"', text, re.MULTILINE)
-            if newest is None:
+            pattern = r'^model_checkpoint_path:\s*"([^"]+)"'
+            if (newest := re.search(pattern, state.read_text(errors="replace"), re.MULTILINE)) is None:
                 raise ValueError(f"{state}: names no model_checkpoint_path; give the prefix of a checkpoint instead")
             # A folder that was moved still has its old absolute path: the name in this folder comes second.
             candidates += [path / newest[1], path / Path(newest[1]).name]
@@ -64,28 +66,3 @@ def find_prefix(path: str | Path) -> Path:
 
 def _index(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".index")  # not with_suffix: "ckpt-1.5" has one of its own
-
-
-def _check_shards(prefix: Path) -> None:
-    """TensorFlow reports a missing shard late, as an error of memory maps."""
-    pattern = re.compile(re.escape(prefix.name) + r"\.data-(\d{5})-of-(\d{5})")
-    found = {match[0]: int(match[2]) for path in prefix.parent.iterdir() if (match := pattern.fullmatch(path.name))}
-    total = max(found.values(), default=1)
-    names = [f"{prefix.name}.data-{i:05d}-of-{total:05d}" for i in range(total)]
-    if missing := [name for name in names if name not in found]:
-        raise FileNotFoundError(f"{_index(prefix)}: copy its missing shards beside it: {', '.join(missing)}")
-
-
-def _import_tensorflow() -> Any:
-    ours = {name: value for name, value in QUIET.items() if name not in os.environ}
-    os.environ.update(ours)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tensorflow
-    except ImportError as error:
-        raise ValueError(f'TensorFlow is missing: pip install "film-plugins-reveal[convert]" ({error})') from error
-    finally:
-        for name in ours:
-            os.environ.pop(name, None)
-    return tensorflow

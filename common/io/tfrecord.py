@@ -7,9 +7,8 @@ A file is a sequence of records, framed to detect damage:
     data    `length` bytes
     check   4 bytes    masked CRC-32C of the data
 
-where mask(c) = rotate(c, 15 bits right) + 0xa282ead8 (tensorflow/core/lib/io/record_writer.h). `scan` finds the records
-by one pass over the framing, `read_record` reads and checks one, `parse_example` parses it. In a file that breaks off
-or has damaged framing, `scan` gives the records before the damage and one more that cannot be read, so that a
+where mask(c) = rotate(c, 15 bits right) + 0xa282ead8 (tensorflow/core/lib/io/record_writer.h). Of a file that breaks
+off or has damaged framing, `scan` gives the records before the damage and one more that cannot be read, so that a
 reader that skips bad records meets it once, and a strict one stops.
 """
 

@@ -8,11 +8,11 @@
 
 A frame is an image as in `common.io.images`. Frames are encoded in a thread while the caller computes the next, and
 pass through constant memory (a GIF keeps them all). The name decides the format: a movie, an animated picture, or a
-folder of numbered PNGs; the table is in `common.io.clip_limits`.
+folder of numbered PNGs (docs/video.md).
 
 Outputs appear whole or not at all, with one exception: a job that has a name (`job`) and is stopped by Ctrl-C leaves
-the frames so far as a playable file. The same job, of a movie or of PNGs, can then be resumed; the result has the same
-packets as that of an uninterrupted one. It can be resumed after a kill too.
+the frames so far as a playable file. The same job, of a movie or of PNGs, can be resumed, after a kill too; the result
+has the same packets as that of an uninterrupted one.
 """
 
 import contextlib
@@ -67,8 +67,7 @@ def write_clip(
     if first is None:
         raise ValueError(f"cannot write {path}: there are no frames; give at least one")
     _check_frame(path, 0, first)
-    height, width = first.shape[:2]
-    with open_clip(path, (width, height), rate, encoding, overwrite=overwrite) as clip:
+    with open_clip(path, first.shape[1::-1], rate, encoding, overwrite=overwrite) as clip:
         for frame in itertools.chain([first], frames):
             clip.write(frame)
     return clip.count
@@ -101,15 +100,13 @@ class ClipWriter:
         shape or type, OSError for the encoder's errors, also those of earlier frames."""
         image = np.asarray(image)
         _check_frame(self._path, self._given, image)
-        height, width = image.shape[:2]
-        if (width, height) != self._size:
-            sizes = f"{width}x{height}, the clip is {self._size[0]}x{self._size[1]}"
+        if (size := image.shape[1::-1]) != self._size:
+            sizes = f"{size[0]}x{size[1]}, the clip is {self._size[0]}x{self._size[1]}"
             raise ValueError(f"cannot write {self._path}: frame {self._given} is {sizes}; resize or crop it")
         self._given += 1
         self._waiting.append(self._thread.submit(self._add, image))
         del image
-        while len(self._waiting) > AHEAD:
-            self._waiting.popleft().result()
+        self._flush(AHEAD)
 
     def _add(self, image: Frame) -> None:
         if self._failed:  # a later frame must not take the place of one that failed
@@ -120,8 +117,8 @@ class ClipWriter:
             self._failed = True
             raise
 
-    def _flush(self) -> None:
-        while self._waiting:
+    def _flush(self, most: int = 0) -> None:
+        while len(self._waiting) > most:
             self._waiting.popleft().result()
 
     def _stop(self) -> None:
@@ -147,17 +144,16 @@ def open_clip(
 ) -> Iterator[ClipWriter]:
     """A clip of `size` (width, height) and `rate` frames a second, to write frames to.
 
-    An odd width or height of a movie grows by one by repeating the edge, since 4:2:0 needs even sides. `colour`: the
-    tags of a movie, which the conversion follows; BT.709, limited range, if None or not storable (RGB sources).
-    `captions`: a video whose chapters, and whose subtitles as far as the container holds them, a movie gets.
+    An odd side of a movie grows by one by repeating the edge, since 4:2:0 needs even sides. `colour`: the tags of a
+    movie, which the conversion follows; BT.709, limited range, if None or not storable (RGB sources). `captions`: a
+    video whose chapters, and whose subtitles as far as the container holds them, a movie gets.
 
     `job` names the work (a hash of inputs and options). Without it nothing is left after an exception. With it Ctrl-C
     makes the frames so far a playable file and raises KeyboardInterrupt with a line that says so; and what is encoded
     stays in a hidden folder beside `path`, after a kill and any exception but a ValueError, until the next run: with
-    `resume` that goes on, `clip.done` being the number of frames that need not be computed; without, it starts again.
+    `resume` that goes on after the first `clip.done` frames; without, it starts again.
 
-    Raises the errors of `check_output`; ValueError if the parts are of another job.
-    """
+    Raises the errors of `check_output`; ValueError if the parts are of another job."""
     if resume and not job:
         raise ValueError(f"{path}: a job without a name cannot be resumed; give `job`")
     rate, suffix, folder_of_pngs = parse_fps(rate), Path(path).suffix.lower(), is_folder(path)
@@ -183,8 +179,7 @@ def open_clip(
             replace = overwrite or (resume and is_unfinished(path))
             temporary = folder / f".final{suffix}"
             if isinstance(sink, Pictures):
-                sink.finish(path, replace)
-                return
+                return sink.finish(path, replace)
             if isinstance(sink, Movie):
                 sink.finish(temporary, suffix, audio, captions, partial)
             else:
@@ -206,9 +201,7 @@ def open_clip(
             with unpublished:
                 publish(partial=True)
             mark_shown(path)
-            line = f"{path} holds the first frame" if sink.count == 1 else f"{path} holds the first {sink.count} frames"
-            if parts:
-                line += f"; {GOES_ON}"
+            line = f"{path} holds the first {sink.count} frame{'s' * (sink.count > 1)}" + f"; {GOES_ON}" * parts
             raise KeyboardInterrupt(*(error.args or (2,))[:1], line) from error
         clip._thread.shutdown()
         if not sink.count:
@@ -259,5 +252,4 @@ def _encoder_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FFmpegError as error:
-        reason = error.strerror or "unknown error"
-        raise OSError(f"cannot write {path}: {reason}; give another place or kind") from error
+        raise OSError(f"cannot write {path}: {error.strerror}; give another place or kind") from error

@@ -5,12 +5,11 @@
         frame.time, frame.duration, frame.image     # Fraction seconds from the first frame; RGB in [0, 1]
 
 Stages: packets -> FFmpeg's decoder (threaded) -> bwdif for interlaced frames -> square pixels and RGB by
-`common.io.colour` -> upright by the display matrix. What FFmpeg demuxes is read, animated GIF and PNG too; animated
-WebP is not, since FFmpeg has no decoder for it.
+`common.io.colour` -> upright by the display matrix. Animated GIF and PNG are read too; animated WebP is not, since
+FFmpeg has no decoder for it.
 
-Times are those of the file, exact in its time base: 24000/1001 frames a second stay that, and the times of a clip of
-variable rate are the recorded ones. A frame lasts until the next; the last one until the end of the stream. A frame
-whose time is not after the one before is dropped.
+Times are those of the file, exact in its time base. A frame lasts until the next; the last one until the end of the
+stream. A frame whose time is not after the one before is dropped.
 """
 
 import contextlib
@@ -37,7 +36,6 @@ from jaxtyping import Float
 from common.io.colour import Colour, frame_colour, to_rgb
 from common.io.files import require_file
 from common.io.images import most_pixels
-from common.io.movie_claims import check_frames, check_samples, no_frame
 
 T = TypeVar("T")
 
@@ -49,26 +47,19 @@ _SLACK = Fraction(1, 2)  # seconds that a stream may end before its header says
 
 @dataclass(frozen=True)
 class VideoInfo:
-    """What a file says of its main video stream.
+    """What a file says of its main video stream; None where it does not say."""
 
-    `width`, `height`: as shown, after pixel shape and rotation; `rate`: average frames a second; `duration`: seconds;
-    `frames` and `duration`: None where the container does not say; `bits`: of a sample, 8 or more; `colour`: the tags,
-    guessed where there are none; `audio`: the codec of each audio stream, () without sound; `variable`: whether frames
-    last unequally, None where the container has no index of frames; `start`: time of the first frame on the clock that
-    the sound uses, in seconds; `subtitles`: the codec of each of their streams; `chapters`: how many there are.
-    """
-
-    width: int
+    width: int  # as shown, after pixel shape and rotation
     height: int
-    rate: Fraction
-    duration: Fraction | None
+    rate: Fraction  # average frames a second
+    duration: Fraction | None  # seconds
     frames: int | None
-    bits: int
-    colour: Colour
-    audio: tuple[str, ...]
-    variable: bool | None
-    start: Fraction
-    subtitles: tuple[str, ...] = ()
+    bits: int  # of a sample, 8 or more
+    colour: Colour  # guessed where there are no tags
+    audio: tuple[str, ...]  # the codec of each stream
+    variable: bool | None  # whether frames last unequally
+    start: Fraction  # seconds of the first frame on the clock that the sound uses
+    subtitles: tuple[str, ...] = ()  # the codec of each stream
     chapters: int = 0
 
 
@@ -87,10 +78,10 @@ def probe(path: str | Path) -> VideoInfo:
     with open_video(path) as (container, stream):
         frame = next(iter(_Decoder(container, stream)), None)
         if frame is None:
-            raise ValueError(no_frame(path))
-        width, height = _square(frame, stream)
-        if _is_sideways(_display_matrix(frame)):
-            width, height = height, width
+            raise _no_frame(path)
+        size = _square(frame, stream)
+        a, b, *_ = _display_matrix(frame)
+        width, height = size[::-1] if abs(b) > abs(a) else size
         if container.format.name in _ANIMATIONS:
             frames, duration, rate, variable = _animation(path, stream)
         else:
@@ -131,8 +122,7 @@ def read_video(
     """
     if start > _SEEK_BACK:
         with open_video(path) as (container, stream):
-            first = next(iter(_Decoder(container, stream)), None)
-            origin = first and _stamp(first)
+            origin = next(map(_stamp, _Decoder(container, stream)), None)
             if origin is not None and stream.time_base:
                 container.seek(int((origin + start - _SEEK_BACK) / stream.time_base), stream=stream)
                 decoder = _Decoder(container, stream)
@@ -176,17 +166,12 @@ _OF_OTHER_FILES = {"hls", "dash", "concat", "image2", "imf", "webm_dash_manifest
 def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The opened file and its main video stream; errors inside become one line, as in `probe`."""
     path = require_file(path)
-    check_samples(path)
-    pixels = {"max_pixels": str(most_pixels(path.stat().st_size))}
-    # of this file alone: an absolute path names no protocol
-    options = pixels | {
-        "protocol_whitelist": "file",
-        "format_whitelist": ",".join(sorted(av.formats_available - _OF_OTHER_FILES)),
-    }
-    with (
-        _one_line_errors(path),
-        av.open(str(path.absolute()), "r", options=options, metadata_errors="replace") as container,
-    ):
+    most = most_pixels(path.stat().st_size)
+    pixels = {"max_pixels": str(most)}
+    formats = ",".join(sorted(av.formats_available - _OF_OTHER_FILES))
+    options = pixels | {"protocol_whitelist": "file", "format_whitelist": formats}
+    absolute = str(path.absolute())  # which names no protocol
+    with _one_line_errors(path), av.open(absolute, options=options, metadata_errors="replace") as container:
         name = container.format.name
         if name.endswith("_pipe") or name in _NOT_VIDEO:
             raise ValueError(f"{path} is no video ({name}); give a video file")
@@ -196,10 +181,12 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
             what = "only sound" if container.streams.audio else "nothing to see"
             raise ValueError(f"{path} has no video in it, {what}; give a video file")
         best = container.streams.best("video")
-        stream = next((stream for stream in streams if best is not None and stream.index == best.index), streams[0])
+        stream = next((stream for stream in streams if best and stream.index == best.index), streams[0])
         if stream.codec_context is None:
             raise ValueError(f"{path} is of a codec that FFmpeg cannot decode here; convert it to H.264")
-        check_frames(path, stream.width, stream.height, stream.frames)
+        if stream.width * stream.height > most:
+            limit = f"the limit is {most / 1e6:,.0f} megapixels for a file of its size: convert it to smaller frames"
+            raise ValueError(f"{path} claims frames of {stream.width}x{stream.height}; {limit}")
         stream.codec_context.options = pixels  # for what the frames themselves say
         stream.thread_type = "AUTO"
         yield container, stream
@@ -209,15 +196,21 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
 def _one_line_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except PermissionError as error:
-        raise PermissionError(f"cannot read {path}: permission denied; change its permissions") from error
+    except PermissionError:
+        raise
     except FFmpegError as error:
         with contextlib.suppress(OSError), path.open("rb") as file:
             if file.read(8)[4:] == b"ftyp":
                 advice = "it was cut short while it was recorded or copied; copy it again, or repair it with untrunc"
                 raise ValueError(f"{path} has no readable index (moov): {advice}") from error
-        reason = error.strerror or "unknown error"
-        raise ValueError(f"{path} is no video, or damaged ({reason}); copy or convert it again") from error
+        raise ValueError(f"{path} is no video, or damaged ({error.strerror}); copy or convert it again") from error
+
+
+def _no_frame(path: str | Path) -> ValueError:
+    """Of a movie none of whose frames could be decoded: some say their size nowhere else."""
+    limit = f"{most_pixels(Path(path).stat().st_size) / 1e6:,.0f} megapixels"
+    way = "copy it again, or convert it to smaller frames"
+    return ValueError(f"{path} holds no frame of up to {limit} that can be decoded; {way}")
 
 
 class _Decoder:
@@ -230,14 +223,11 @@ class _Decoder:
     def __iter__(self) -> Iterator[VideoFrame]:
         graph = None
         for frame in self._frames():
-            if graph is None and not frame.interlaced_frame:
-                yield frame
-                continue
-            if graph is None:
+            if graph is None and frame.interlaced_frame:
                 graph = av.filter.Graph()
                 source, sink = graph.add_buffer(template=self.stream), graph.add("buffersink")
                 graph.link_nodes(source, graph.add("bwdif", "mode=send_frame:deint=interlaced"), sink).configure()
-            yield from filtered(graph, frame)
+            yield from [frame] if graph is None else filtered(graph, frame)
         if graph is not None:
             yield from filtered(graph, None)
 
@@ -262,7 +252,7 @@ class _Decoder:
         except FFmpegError as error:
             if not seen:
                 raise
-            self.damage = error.strerror or "unknown error"
+            self.damage = str(error.strerror)
         if self.damage:
             with contextlib.suppress(FFmpegError):
                 for frame in self.stream.decode(None):  # what the threads of the decoder still hold
@@ -301,7 +291,7 @@ def _timed(
             yield TimedFrame(stamp - origin, _image(held, stream, matrix), following - stamp)
         held, stamp = frame, following
     if held is None or origin is None or matrix is None:
-        raise ValueError(no_frame(path))
+        raise _no_frame(path)
 
     tick = held.time_base or Fraction(1, 1000)
     duration = (held.duration or 0) * tick
@@ -365,21 +355,18 @@ def _animation(path: str | Path, stream: VideoStream) -> tuple[int, Fraction, Fr
         video = container.streams.video[0]
         delays = [packet.duration or 0 for packet in container.demux(video) if packet.size]
         length = max(sum(delays) * (video.time_base or Fraction(1, 100)), Fraction(1, 100))
-    rate = len(delays) / length
-    for candidate in (stream.average_rate, Fraction(max(1, round(rate)))):
-        if candidate and abs(len(delays) / candidate - length) <= Fraction(1, 200):
-            rate = candidate
-            break
-    return len(delays), length, rate, max(delays) - min(delays) > 1
+    count, measured = len(delays), len(delays) / length
+    rates = [rate for rate in (stream.average_rate, Fraction(max(1, round(measured)))) if rate]
+    rate = next((rate for rate in rates if abs(count / rate - length) <= Fraction(1, 200)), measured)
+    return count, length, rate, max(delays) - min(delays) > 1
 
 
 def _image(frame: VideoFrame, stream: VideoStream, matrix: tuple[int, int, int, int]) -> Float[np.ndarray, "h w 3"]:
     """Upright RGB with square pixels."""
     image, (a, b, c, d) = to_rgb(frame, _square(frame, stream)), matrix
-    if _is_sideways(matrix):
+    across, down = a, d
+    if abs(b) > abs(a):  # sideways
         image, across, down = image.transpose(1, 0, 2), c, b
-    else:
-        across, down = a, d
     return np.ascontiguousarray(image[:: -1 if down < 0 else 1, :: -1 if across < 0 else 1])
 
 
@@ -400,8 +387,3 @@ def _display_matrix(frame: VideoFrame) -> tuple[int, int, int, int]:
         return 1, 0, 0, 1
     a, b, _, c, d, *_ = np.frombuffer(bytes(data), np.int32).tolist()
     return a, b, c, d
-
-
-def _is_sideways(matrix: tuple[int, int, int, int]) -> bool:
-    a, b, *_ = matrix
-    return abs(b) > abs(a)

@@ -4,9 +4,9 @@
     graph, shapes = blank(Film, config)    # the same dict of shapes; nothing is computed
     model = nnx.merge(graph, params)
 
-A network draws each parameter with a key of its own from `rngs`. `nnx.Rngs` counts them in a variable. Under `jax.jit`
-that variable is a tracer, and each access to it walks the program traced so far, which takes most of the time of
-tracing an initialisation. `Keys` counts in Python and gives the same keys.
+A network draws each parameter with a key of its own. `nnx.Rngs` counts them in a variable, which under `jax.jit` is a
+tracer: each access walks the program traced so far, most of the time of tracing. `Keys` counts in Python and gives the
+same keys.
 """
 
 import functools
@@ -52,10 +52,7 @@ def split(network: nnx.Module) -> tuple[Any, dict[Any, Any]]:
 
 @functools.lru_cache(maxsize=8)
 def blank(network: type, config: Any, most: int | None = None) -> tuple[Any, dict[Any, Any]]:
-    """The network without values: its graph, and its parameters' shapes as a pure nested dict. Cached, because tracing
-    a UNet's initial values takes longer than reading a small one.
-
-    `most` is the number of tensors in a file: a config that claims a million layers is refused by ValueError before
-    they are made."""
+    """The network without values: its graph, and its parameters' shapes as a pure nested dict. `most` is the number of
+    tensors in a file: a config that claims a million layers is refused by ValueError before they are made."""
     most = most and max(most, FEW)
     return split(nnx.eval_shape(lambda: network(config, rngs=Keys(jax.random.key(0), most))))

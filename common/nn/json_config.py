@@ -1,8 +1,7 @@
 """Architectures from the `config.json` beside a network's weights in a diffusers folder, and back.
 
-Such a file lists some forty options of one class that stands for many networks. Supported options are the fields of a
-frozen dataclass; the other known options have a list of values that leave the network unchanged. Any other value is
-refused by name, so that no network runs with a part missing. Other keys (paths, version numbers, dropout) are ignored.
+Supported options are the fields of a frozen dataclass; other known options have a list of values that leave the network
+unchanged, and any other value is refused by name. Other keys (paths, version numbers, dropout) are ignored.
 """
 
 import dataclasses

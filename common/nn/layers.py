@@ -1,12 +1,9 @@
 """Layers of networks whose published weights are PyTorch's: linear map, layer norm, embedding; convolutions.
 
 Parameters are float32 and named `kernel`/`bias`, `scale`/`bias` or `embedding`; a PyTorch file has the same tensors as
-`weight`/`bias`, with kernels transposed, so porting needs nothing but these names (`common/weights/torch_names.py`).
-
-Precision. A layer computes in the type of its input and casts its parameters to it: with bfloat16 inputs the network
-runs in bfloat16. The exception is the statistics of the norm, which are always float32.
-
-Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except that biases start at zero.
+`weight`/`bias`, with kernels transposed (`common/weights/torch_names.py`). A layer computes in the type of its input;
+the statistics of the norm are always float32. Initial values are PyTorch's (uniform, variance 1 / (3 fan_in)), except
+that biases start at zero.
 """
 
 from collections.abc import Sequence

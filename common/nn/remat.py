@@ -1,9 +1,7 @@
 """Rematerialisation: drop the inner activations of a stage, and recompute them for the gradient.
 
-`jax.checkpoint` asks the compiler for the same, but XLA's CPU backend removes the barriers between the two computations
-and merges them: nothing is saved (jax 0.10.2; twelve convolutions compile to the same 35 with and without). Here the
-inputs of the second computation depend on the incoming gradient, by adding zero times it, so on no backend can it be
-merged or start early.
+`jax.checkpoint` asks for the same, but XLA's CPU backend merges the two computations: nothing is saved (jax 0.10.2).
+Here the inputs of the second depend on the incoming gradient, by adding zero times it, so that no backend can merge it.
 """
 
 from collections.abc import Callable
@@ -26,8 +24,7 @@ def remat(stage: Callable[..., Any]) -> Callable[..., Any]:
             return call(inputs, captured), (inputs, captured)
 
         def backward(kept: tuple, gradient: Any) -> tuple:
-            again = jax.vjp(call, *after(gradient, kept))[1]
-            return again(gradient)
+            return jax.vjp(call, *after(gradient, kept))[1](gradient)
 
         differentiable = jax.custom_vjp(call)
         differentiable.defvjp(forward, backward)

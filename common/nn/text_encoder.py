@@ -6,12 +6,10 @@ A causal transformer with the norms first. For `b n` tokens and width c:
     x    = h[i] + attention(norm1(h[i]));  h[i+1] = x + mlp(norm2(x))      i = 0 .. layers - 1
     last = final norm(h[layers - skip])
 
-Stable Diffusion 1.x reads `last` of CLIP ViT-L/14. 2.x reads OpenCLIP ViT-H/14 one layer early; its published
-folders hold that network without the last layer, so `skip` is 0 there too. "Clip skip" counts from 1 in most programs:
-their 2 is `skip=1`. SDXL reads two networks, CLIP ViT-L/14 and OpenCLIP ViT-bigG/14: of both h[layers - 1], without the
-final norm, side by side; and of the second the state of the end token, through a linear map into CLIP's joint space.
-
-Padding is not masked, as in Stable Diffusion's training. Attributes have transformers' names, without `text_model.`.
+Stable Diffusion 1.x reads `last` of CLIP ViT-L/14; 2.x that of OpenCLIP ViT-H/14, published without its last layer.
+"Clip skip" counts from 1 in most programs: their 2 is `skip=1`. SDXL reads CLIP ViT-L/14 and OpenCLIP ViT-bigG/14: of
+both h[layers - 1], without the final norm, side by side; and of the second the state of the end token, through a linear
+map into CLIP's joint space. Padding is not masked. Attributes have transformers' names, without `text_model.`.
 """
 
 from __future__ import annotations
@@ -26,9 +24,9 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from common.checked import Positive
-from common.nn.json_config import JsonConfig, Layers
+from common.nn.json_config import Layers
 from common.nn.layers import Embedding, LayerNorm, Linear
-from common.nn.transformer import Encoder, encoder_rules
+from common.nn.transformer import Encoder, EncoderConfig
 
 MODEL_TYPE = "clip_text_model"
 PROJECTED = "CLIPTextModelWithProjection"
@@ -36,7 +34,7 @@ OLD_END = 2  # the eos_token_id of CLIP's first configs, which is not the id of 
 
 
 @dataclasses.dataclass(frozen=True)
-class TextConfig(JsonConfig):
+class TextConfig(EncoderConfig):
     """Architecture of a text encoder; fields and defaults are transformers' (its files omit defaults)."""
 
     vocab_size: Positive = 49408
@@ -56,9 +54,6 @@ class TextConfig(JsonConfig):
         "model_type": (MODEL_TYPE,),
         "architectures": ([architecture], (architecture,), [PROJECTED], (PROJECTED,), None),
     }
-
-    def rules(self):
-        return encoder_rules(self)
 
     @classmethod
     def clip_l(cls) -> TextConfig:
@@ -117,10 +112,8 @@ class TextEncoder(nnx.Module):
         skip: int = 0,
         mask: Bool[Array | np.ndarray, "b n"] | None = None,
     ) -> TextStates:
-        """Encodes rows of token ids below `vocab_size`, from `Tokenizer`.
-
-        `skip` leaves out that many layers at the end, for `last` alone. `mask` is True for the tokens that others
-        attend to; None: all, as in Stable Diffusion."""
+        """Encodes rows of token ids below `vocab_size`. `skip` leaves out that many layers at the end, for `last`
+        alone. `mask` is True for the tokens that others attend to; None: all, as in Stable Diffusion."""
         longest, layers = self.config.max_position_embeddings, self.config.num_hidden_layers
         if tokens.shape[1] > longest:
             raise ValueError(f"{tokens.shape[1]} tokens in a row; this encoder has positions for {longest}: cut them")
@@ -131,13 +124,9 @@ class TextEncoder(nnx.Module):
         hidden = self.encoder(self.embeddings(tokens), allowed)
         complete = self.final_layer_norm(hidden[-1])
         last = complete if skip == 0 else self.final_layer_norm(hidden[layers - skip])
-        pooled = complete[jnp.arange(tokens.shape[0]), self._end(tokens)]
-        return TextStates(last, pooled if self.text_projection is None else self.text_projection(pooled), hidden)
-
-    def _end(self, tokens: Int[Array, "b n"]) -> Int[Array, " b"]:
-        """Index of the pooled token: of the largest id (CLIP's end token), or of the first `eos_token_id`."""
         end = self.config.eos_token_id
-        return jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)
+        pooled = complete[jnp.arange(len(tokens)), jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)]
+        return TextStates(last, pooled if self.text_projection is None else self.text_projection(pooled), hidden)
 
 
 class Embeddings(nnx.Module):

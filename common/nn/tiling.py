@@ -22,9 +22,7 @@ OVERLAP = 128  # pixels that neighbours share, two margins included
 
 @dataclasses.dataclass(frozen=True)
 class Tiling:
-    """Windows of one size that cover an image; sizes are (height, width) and multiples of `grid`.
-
-    Defaults are FILM's."""
+    """Windows of one size that cover an image; sizes are (height, width) and multiples of `grid`."""
 
     image: tuple[int, int]
     window: tuple[int, int]
@@ -36,10 +34,8 @@ class Tiling:
         for image, window in zip(self.image, self.window, strict=True):
             fits = window == image or 2 * self.overlap < window < image
             if not fits or image % self.grid or window % self.grid:
-                raise ValueError(
-                    f"windows {self.window} of an image {self.image}: sides are multiples of {self.grid}, and windows"
-                    f" larger than twice the overlap {self.overlap}, not than the image"
-                )
+                rule = f"sides are multiples of {self.grid}, windows over {2 * self.overlap}, not over the image"
+                raise ValueError(f"windows {self.window} of an image {self.image}: {rule}")
 
     def corners(self) -> list[tuple[int, int]]:
         """Top and left of each window, row by row, evenly spread."""
@@ -58,9 +54,7 @@ class Tiling:
         return [i * (image - window) // max(1, count - 1) // self.grid * self.grid for i in range(count)]
 
     def _weights(self, image: int, window: int) -> Iterator[tuple[int, Float[np.ndarray, " n"]]]:
-        starts = self._starts(image, window)
-        total = np.zeros(image, np.float32)
-        ramps = []
+        starts, ramps, total = self._starts(image, window), [], np.zeros(image, np.float32)
         margin = min(self.margin, self.overlap // 2)
         places = np.linspace(0, 1, self.overlap - 2 * margin + 2)[1:-1]  # in the cross-fade
         rise = np.concatenate([np.zeros(margin), np.sin(np.pi / 2 * places) ** 2])

@@ -7,55 +7,35 @@ transformers' names.
 """
 
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import jax
 from flax import nnx
 from jaxtyping import Array, Bool, Float
 
 from common.nn.attention import attend
+from common.nn.json_config import JsonConfig
 from common.nn.layers import LayerNorm, Linear
 
-
-def quick_gelu(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    """OpenAI's approximation of GELU."""
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
 ACTIVATIONS = {
-    "quick_gelu": quick_gelu,
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),  # OpenAI's approximation
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_pytorch_tanh": partial(jax.nn.gelu, approximate=True),
 }
 
 
-@runtime_checkable
-class EncoderConfig(Protocol):
-    """What a tower's config says about its encoder; names are transformers'."""
+class EncoderConfig(JsonConfig):
+    """What a tower's config, a dataclass, says about its encoder; names are transformers'."""
 
-    @property
-    def hidden_size(self) -> int: ...
-    @property
-    def intermediate_size(self) -> int: ...
-    @property
-    def num_hidden_layers(self) -> int: ...
-    @property
-    def num_attention_heads(self) -> int: ...
-    @property
-    def hidden_act(self) -> str:
-        """Of the mlp, a name of `ACTIVATIONS`."""
-        ...
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    hidden_act: str  # of the mlp
+    layer_norm_eps: float
 
-    @property
-    def layer_norm_eps(self) -> float: ...
-
-
-def encoder_rules(config: EncoderConfig) -> list[tuple[bool, str]]:
-    """The rules (`common.checked`) of a tower's encoder."""
-    return [
-        (config.hidden_size % config.num_attention_heads == 0, "num_attention_heads divides hidden_size"),
-        (config.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"),
-    ]
+    def rules(self):
+        yield self.hidden_size % self.num_attention_heads == 0, "num_attention_heads divides hidden_size"
+        yield self.hidden_act in ACTIVATIONS, f"hidden_act is {' or '.join(ACTIVATIONS)}"
 
 
 class Encoder(nnx.Module):

@@ -8,8 +8,7 @@
 | vision tower | the class token's state, projected | pooled by attention |
 | trained as | softmax over exp(scale) * cosine | a sigmoid of exp(scale) * cosine + bias |
 
-Texts of SigLIP are always padded to the full length (64), for its last token is what is read. Attributes have
-transformers' names.
+Texts of SigLIP are always padded to the full length (64). Attributes have transformers' names.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ class TwoTowerConfig:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> TwoTowerConfig:
-        """Of transformers' `config.json`. Raises ValueError for another model than CLIP and SigLIP, and for options of
-        theirs that are not supported."""
+        """Of transformers' `config.json`. Raises ValueError for another model, and for options of these that are not
+        supported."""
         family = fields.get("model_type")
         if family not in ("clip", "siglip"):
             raise ValueError(f"model_type is {family!r}: expected a CLIP or SigLIP with both towers, clip or siglip")
@@ -82,8 +81,7 @@ class TwoTowerConfig:
         shared = {"projection_dim": dim}
         for name in ("architectures", "_class_name"):  # of classes for a tower alone
             text_fields.pop(name, None)
-        text, vision = texts.from_json(text_fields | shared), visions.from_json(vision_fields | shared)
-        return cls(text, vision, dim)
+        return cls(texts.from_json(text_fields | shared), visions.from_json(vision_fields | shared), dim)
 
     def to_json(self) -> dict[str, Any]:
         """The inverse of `from_json`."""
@@ -92,8 +90,6 @@ class TwoTowerConfig:
 
 
 class TwoTowers(nnx.Module):
-    """Both towers. The methods are pure functions for use inside `jit`."""
-
     def __init__(self, config: TwoTowerConfig, *, rngs: nnx.Rngs):
         self.config, dim = config, config.projection_dim
         siglip = config.family == "siglip"

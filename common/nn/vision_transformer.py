@@ -10,8 +10,7 @@
 | `last` | the last layer's states | those after a layer norm |
 | `pooled` | class token after a layer norm | attention of a learned probe over `last`, then an mlp |
 
-IP-Adapters read `pooled` through CLIP's projection (`ImageEncoder`), or the patches of `hidden[-2]`. Images are
-normalised already (`common/io/image_preparation.py`). Attributes have transformers' names.
+Images are normalised already (`common/io/image_preparation.py`). Attributes have transformers' names.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from jaxtyping import Array, Float
 
 from common.checked import Positive
 from common.nn.attention import attend
-from common.nn.json_config import JsonConfig, Layers
-from common.nn.layers import Embedding, LayerNorm, Linear, uniform
-from common.nn.transformer import Encoder, Mlp, encoder_rules
+from common.nn.json_config import Layers
+from common.nn.layers import Embedding, LayerNorm, Linear, convolution, uniform
+from common.nn.transformer import Encoder, EncoderConfig, Mlp
 
 
 @dataclasses.dataclass(frozen=True)
-class VisionConfig(JsonConfig):
+class VisionConfig(EncoderConfig):
     """Architecture of CLIP's vision tower; fields and defaults are transformers' (its files omit defaults)."""
 
     hidden_size: Positive = 768
@@ -48,9 +47,6 @@ class VisionConfig(JsonConfig):
 
     architecture = "CLIPVisionModel"
     fixed: ClassVar = {"model_type": ("clip_vision_model",), "num_channels": (3,)}
-
-    def rules(self):
-        return encoder_rules(self)
 
     @property
     def patches(self) -> int:
@@ -134,7 +130,7 @@ class Embeddings(nnx.Module):
 
 
 class PatchEmbedding(nnx.Module):
-    """A convolution whose stride is its size: one linear map for all patches, in row-major order."""
+    """A convolution whose stride is its size; patches in row-major order."""
 
     def __init__(self, size: int, width: int, *, bias: bool, rngs: nnx.Rngs):
         self.kernel = nnx.Param(uniform(rngs.params(), (size, size, 3, width)))
@@ -142,11 +138,8 @@ class PatchEmbedding(nnx.Module):
 
     def __call__(self, image: Float[Array, "b h w 3"]) -> Float[Array, "b n c"]:
         kernel = self.kernel[...]
-        size, width = kernel.shape[0], kernel.shape[-1]
-        rows, columns = (side // size for side in image.shape[1:3])
-        whole = image[:, : rows * size, : columns * size].astype(kernel.dtype)
-        grid = whole.reshape(len(image), rows, size, columns, size, 3).transpose(0, 1, 3, 2, 4, 5)
-        x = grid.reshape(len(image), rows * columns, -1) @ kernel.reshape(-1, width)
+        grid = convolution(image.astype(kernel.dtype), kernel, kernel.shape[0], "VALID")
+        x = grid.reshape(len(image), -1, kernel.shape[-1])
         return x if self.bias is None else x + self.bias[...]
 
 
@@ -177,7 +170,6 @@ class ProbeAttention(nnx.Module):
     def __call__(self, query: Float[Array, "b 1 c"], states: Float[Array, "b n c"]) -> Float[Array, "b 1 c"]:
         kernels = jnp.split(self.in_proj_weight[...].astype(states.dtype), 3)
         biases = jnp.split(self.in_proj_bias[...].astype(states.dtype), 3)
-        inputs = (query, states, states)
-        q, k, v = (x @ w.T + b for x, w, b in zip(inputs, kernels, biases, strict=True))
-        q, k, v = (x.reshape(*x.shape[:2], self.heads, -1) for x in (q, k, v))
+        inputs = zip((query, states, states), kernels, biases, strict=True)
+        q, k, v = ((x @ w.T + b).reshape(*x.shape[:2], self.heads, -1) for x, w, b in inputs)
         return self.out_proj(attend(q, k, v).reshape(query.shape))

@@ -6,11 +6,9 @@ Two neighbouring outputs of three taps need four products, of sums of inputs wit
 
     tile d [4 4 i], kernel g [3 3 i o]:    outputs [2 2 o] = A' ((G g G') * (B' d B)) A
 
-B and A hold 0, 1 and -1, G also 1/2, so rounding errors are about those of a plain convolution. (F(4x4, 3x3) needs
-fewer products still, but has factors up to 8.)
-
-The sums are cheap while the tiles are in the cache, so some rows of tiles at a time go all the way (`TILES`). They go
-along one axis at a time, four large arrays and not sixteen small ones, since each array is a loop for XLA to compile.
+B and A hold 0, 1 and -1, G also 1/2, so rounding errors are about those of a plain convolution. The sums are cheap
+while the tiles are in the cache, so some rows of tiles at a time go all the way (`TILES`). They go along one axis at a
+time, four large arrays and not sixteen small ones, since each array is a loop for XLA to compile.
 """
 
 import jax.numpy as jnp

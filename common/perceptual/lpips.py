@@ -1,8 +1,7 @@
 """LPIPS: perceptual distance of two images in the features of a network.
 
 Zhang et al., "The Unreasonable Effectiveness of Deep Features as a Perceptual Metric" (CVPR 2018, section 3), and its
-shift-tolerant variant by Ghildyal and Liu, "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022), in which an
-invisible misalignment of one pixel hardly counts. Stages:
+variant by Ghildyal and Liu, "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022). Stages:
 
 1. Scale: RGB in [0, 1] -> [-1, 1], minus SHIFT, over SCALE (ImageNet's mean and standard deviation).
 2. A backbone gives five feature maps, each after its ReLU.
@@ -15,11 +14,8 @@ invisible misalignment of one pixel hardly counts. Stages:
 | st-alex, st-vgg | maximum, blur, then every second pixel | `python -m recipes.downloads.lpips`, 10 or 59 MB |
 | alex, vgg | plain maximum | a user's files: the heads of the package `lpips` and torchvision's backbone |
 
-Distances of different backbones cannot be compared: name the backbone beside the number. Written from the facts of the
-packages `lpips` 0.1.4 and `stlpips-pytorch` 0.0.2; tests/data/common/make_lpips.py runs these for comparison. Memory:
-the first feature map has 64 channels at full size (st-alex, st-vgg, vgg), about 1 kB per pixel of the image.
-
-`load_lpips` reads the weights:
+Distances of different backbones cannot be compared: name the backbone beside the number. They equal those of the
+packages `lpips` 0.1.4 and `stlpips-pytorch` 0.0.2. Memory: about 1 kB per pixel. `load_lpips` reads the weights:
 
 | file | backbone | recognised by |
 | --- | --- | --- |
@@ -163,10 +159,8 @@ def blur_and_halve(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 @dataclass(frozen=True)
 class Lpips(Metric):
-    """Perceptual distance as a metric; the weights are read at first use.
-
-    The features of the last target are kept (AlexNet: about 180 bytes per pixel), which halves the cost of further
-    predictions for it."""
+    """Perceptual distance as a metric; the weights are read at first use. The features of the last target are kept
+    (AlexNet: about 180 bytes per pixel), which halves the cost of further predictions for it."""
 
     weights: str = "data/lpips_alex.safetensors"  # or another file of the table of the module, or its address
     backbone: str | None = None  # torchvision's .pth file, when `weights` holds heads only (the package `lpips`)
@@ -223,9 +217,9 @@ def from_torch(tensors: Mapping[str, np.ndarray]) -> tuple[str, Params]:
     last = max((int(key.split(".")[-2]) for key in convs), default=0)
     family = "vgg" if last > 14 else "alex"  # the last convolution: 10 or 13 in AlexNets, 28 or 32 in VGGs
     name = f"st-{family}" if any(key.endswith(".filt") for key in tensors) else family
-    for key, value in tensors.items():
-        expected = BLUR if key.endswith(".filt") else np.reshape(FIXED.get(key, 0), (1, -1, 1, 1))
-        if _is_constant(key) and not np.allclose(value, expected, atol=1e-6):
+    for key in filter(_is_constant, tensors):
+        expected = np.reshape(FIXED[key], (1, -1, 1, 1)) if key in FIXED else BLUR
+        if not np.allclose(tensors[key], expected, atol=1e-6):
             raise ValueError(f"{key} is not the constant of this distance's definition: another version's file?")
     lines, target = table(name, whole=any(key.startswith("net.") for key in tensors)), shapes(name)
     # Not weights: constants, torchvision's classifier, and the second name of the heads in `lpips`.

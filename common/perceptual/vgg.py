@@ -1,31 +1,19 @@
-"""VGG-16 and VGG-19 as frozen feature extractors.
-
-The features of a network trained on ImageNet agree for images that look alike, even where their pixels differ. The
-perceptual and the style loss (`common/losses.py`) compare them.
+"""VGG-16 and VGG-19 as frozen feature extractors: their features agree for images that look alike, even where pixels
+differ. The perceptual and the style loss (`common/losses.py`) compare them.
 
     network = load_vgg("data/vgg16.safetensors")                     # common/perceptual/vgg_weights.py
     network.features(images, ("conv1_2", "conv5_2"))                  # {name: activation}
 
 **Architecture** (Simonyan & Zisserman 2014, configurations D and E, without the classifier). Five blocks of 3x3
-convolutions, each zero-padded to keep the size and followed by ReLU; 2x2 pooling between the blocks halves the size:
-
-| block | channels | convolutions of VGG-16 | of VGG-19 | size |
-| --- | --- | --- | --- | --- |
-| 1 | 64 | conv1_1 conv1_2 | the same | h x w |
-| 2 | 128 | conv2_1 conv2_2 | the same | h/2 x w/2 |
-| 3 | 256 | conv3_1 to conv3_3 | to conv3_4 | h/4 x w/4 |
-| 4 | 512 | conv4_1 to conv4_3 | to conv4_4 | h/8 x w/8 |
-| 5 | 512 | conv5_1 to conv5_3 | to conv5_4 | h/16 x w/16 |
-
-A layer's name stands for its activation *after* ReLU. Any size works: pooling rounds an odd side up, and its last
-window then holds only the pixels inside (as in FILM's reference; torchvision and Keras round down).
+convolutions (`CONVOLUTIONS`, `WIDTHS`), each zero-padded to keep the size and followed by ReLU; 2x2 pooling between the
+blocks halves it. A layer's name, such as conv3_2, stands for its activation *after* ReLU. Pooling rounds an odd side
+up, and its last window then holds only the pixels inside (as in FILM's reference; torchvision and Keras round down).
 
 **Pooling** is the average, as in FILM's reference (`losses/vgg19_loss.py`; Gatys et al. 2016 recommend it for smoother
 gradients), although the weights were trained with the maximum; `pooling="max"` gives that.
 
-**Input** is RGB in [0, 1], of which the network takes `255 * RGB - mean` with ImageNet's mean. Files with another order
-or scale are converted when they are read. The network computes in the dtype of its parameters, as after
-`network.astype("bfloat16")`.
+**Input** is RGB in [0, 1], of which the network takes `255 * RGB - mean` with ImageNet's mean. It computes in the dtype
+of its parameters, as after `network.astype("bfloat16")`.
 """
 
 from __future__ import annotations
@@ -112,14 +100,13 @@ def param_shapes(depth: int) -> dict[str, dict[str, jax.ShapeDtypeStruct]]:
     return shapes
 
 
-def random_vgg(depth: int, pooling: Pooling = "average", seed: int = 0) -> Vgg:
+def random_vgg(depth: int, pooling: Pooling = "average") -> Vgg:
     """An untrained network (He-normal kernels): its features tell textures apart, not objects."""
-    rng = np.random.default_rng(seed)
-    params: Params = {}
-    for name, leaves in param_shapes(depth).items():
-        shape = leaves["kernel"].shape
-        kernel = np.sqrt(2 / np.prod(shape[:-1])) * rng.standard_normal(shape, np.float32)
-        params[name] = {"kernel": kernel.astype(np.float32), "bias": np.zeros(leaves["bias"].shape, np.float32)}
+    rng = np.random.default_rng(0)
+    params: Params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), param_shapes(depth))
+    for leaves in params.values():
+        kernel = leaves["kernel"]
+        kernel += np.sqrt(2 / np.prod(kernel.shape[:-1])) * rng.standard_normal(kernel.shape, np.float32)
     return Vgg(params, pooling=pooling)
 
 

@@ -9,25 +9,23 @@
 | `.safetensors` | `save_vgg` | HWIO | in its header | none |
 
 *Flip*: the input channels of the first kernel are reversed, so that it takes RGB. *Divide*: a first kernel divided by
-255 * std takes images in [0, 255]; this is exact, also at the zero-padded border. torchvision's *mean* differs from
-Caffe's by up to half a grey level and is kept beside the parameters (`Vgg.mean`): in the bias it would be wrong at the
-border, where the padding has no mean to subtract.
+255 * std takes images in [0, 255]. torchvision's *mean* is kept beside the parameters (`Vgg.mean`): in the bias it
+would be wrong at the zero-padded border.
 
 The classifier is ignored; every other tensor of a file must be used exactly once and every convolution filled, in the
-right shape (`common/weights/porting.py`). No code of a file is run; MATLAB and HDF5 are read in a process of their own
-(`common/io/isolated_arrays.py`).
+right shape (`common/weights/porting.py`). No code of a file is run.
 """
 
+import contextlib
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.io.files import require_file
-from common.io.isolated_arrays import read_isolated
 from common.io.torch_file import read_torch
 from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
 from common.weights.model_file import load_weights, save_weights
@@ -48,19 +46,11 @@ def load_vgg(path: str | Path, pooling: Pooling = "average") -> Vgg:
     if str(path) in RANDOM:
         return random_vgg(RANDOM[str(path)], pooling)
     path = require_file(local(path, pickles=True))
-    readers = {
-        ".mat": read_matconvnet,
-        ".h5": read_keras,
-        ".hdf5": read_keras,
-        ".onnx": read_onnx,
-        ".pth": read_torchvision,
-        ".pt": read_torchvision,
-        ".safetensors": read_safetensors,
-    }
+    readers = {".mat": read_matconvnet, ".onnx": read_onnx, ".safetensors": read_safetensors}
+    readers |= dict.fromkeys((".h5", ".hdf5"), read_keras) | dict.fromkeys((".pth", ".pt"), read_torchvision)
     if path.suffix.lower() not in readers:
         raise ValueError(f"{path}: not a known suffix of VGG weights; choose one of {', '.join(readers)}")
-    params, mean = readers[path.suffix.lower()](path)
-    return Vgg(params, mean, pooling)
+    return Vgg(*readers[path.suffix.lower()](path), pooling)
 
 
 def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None = None, **options: Any) -> Path:
@@ -72,43 +62,47 @@ def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None 
 def read_safetensors(path: Path) -> Read:
     """Our own format: "conv1_1.kernel", ...; the config of the header holds the mean."""
     source, header = load_weights(path, expect_kind=KIND)
-    try:
+    with _damage(path, "VGG's"):
         red, green, blue = map(float, header.config["mean"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: its config is not VGG's ({error}); save it again") from error
     return _port(path, source, {key: key for key in source}), (red, green, blue)
 
 
 def read_matconvnet(path: Path) -> Read:
-    """MatConvNet: kernels as they are."""
-    source = read_isolated("matconvnet", path)
+    """MatConvNet: `layers`, a row of structs, some with `weights`, {kernel, bias}; kernels as they are."""
+    from scipy.io import loadmat
+
+    source = {}
+    with _damage(path, "MATLAB"):
+        for cell in loadmat(path, variable_names=["layers"])["layers"].ravel():
+            layer = cell[0, 0]
+            name = str(layer["name"].item()) if "weights" in layer.dtype.names and layer["weights"].size else "fc"
+            if not name.startswith("fc"):
+                kernel, bias = layer["weights"].ravel()
+                source |= {f"{name}.kernel": kernel, f"{name}.bias": bias.ravel()}
     return _port(path, source, {key: key for key in source}), MEAN
 
 
 def read_keras(path: Path) -> Read:
     """Keras: weights or whole models, with named layers ("block1_conv1"), or numbered ones ("layers/conv2d_1/vars/0",
     the `.weights.h5` of Keras 3)."""
-    _import("h5py")  # the child's error would not name the extra
-    source = read_isolated("hdf5", path)
+    h5py, items = _import("h5py"), {}
+    with _damage(path, "HDF5"), h5py.File(path, "r") as file:
+        file.visititems(items.__setitem__)
+        sets = {
+            name: item for name, item in items.items() if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu"
+        }
+        source = {name: np.asarray(item) for name, item in sets.items() if not name.startswith("optimizer")}
     return _flip(_port(path, source, _keras_names(source))), MEAN
 
 
 def read_onnx(path: Path) -> Read:
     """ONNX made of a Keras VGG, with its layer names; only the initialisers are read."""
     onnx = _import("onnx")
-    from google.protobuf.message import DecodeError
-
-    try:
+    with _damage(path, "ONNX in one file"):  # names that are no UTF-8 come as bytes
         tensors = onnx.load(str(path), load_external_data=False).graph.initializer
-    except DecodeError as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: damaged or not ONNX ({reason})") from error
-    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
-        raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
-    try:  # names that are no UTF-8 come as bytes; the decoder has no error of its own
+        if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
+            raise ValueError("its weights are in other files")
         source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}
-    except Exception as error:
-        raise ValueError(f"{path}: a damaged tensor ({str(error) or type(error).__name__}); copy it again") from error
     return _flip(_port(path, source, _keras_names(source), OIHW_TO_HWIO)), MEAN
 
 
@@ -153,6 +147,16 @@ def _port(path: Path, source: Arrays, names: Mapping[str, str], layout: Layout =
         return unflatten_like(port(source, table, target, ignore=lambda key: key not in names), target)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+@contextlib.contextmanager
+def _damage(path: Path, kind: str) -> Iterator[None]:
+    """Readers fail with nearly any type."""
+    try:
+        yield
+    except Exception as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: damaged, or not {kind} ({reason})") from error
 
 
 def _flip(params: Params) -> Params:

@@ -1,8 +1,7 @@
 """From an endless data set of examples to the batches of this process: the last stage of every task's data.
 
-Everything is a function of the seed and a position (`grain.MapDataset`): example i is drawn from the seed and i alone.
-So a process takes every count-th batch, threads change no value, and an iterator set to a position resumes exactly.
-A record that cannot be read is skipped (`Readable`).
+Example i is drawn from the seed and i alone (`grain.MapDataset`). So a process takes every count-th batch, threads
+change no value, and an iterator set to a position resumes exactly.
 """
 
 import logging
@@ -47,10 +46,8 @@ class Batched(Checked, ABC):
             split = f"cannot be split for process {index} of {count}"
             raise ValueError(f"batch_size {self.batch_size} {split}: give a multiple")
         dataset = self.dataset(seed).batch(self.batch_size // count, drop_remainder=True)
-        if count > 1:
-            dataset = dataset[index::count]
         options = grain.ReadOptions(num_threads=self.threads, prefetch_buffer_size=self.buffer)
-        return iter(dataset.to_iter_dataset(options))
+        return iter((dataset[index::count] if count > 1 else dataset).to_iter_dataset(options))
 
 
 class Readable:
@@ -82,9 +79,8 @@ class Readable:
                 if self.strict:
                     raise ValueError(f"{message} (strict=false skips such records)") from error
                 self._log_skipped(number, message)
-        raise ValueError(
-            f"{min(PATIENCE, self.count)} records cannot be read, one after the other; the last: {message}"
-        )
+        tried = min(PATIENCE, self.count)
+        raise ValueError(f"{tried} records cannot be read, one after the other; the last: {message}")
 
     def _log_skipped(self, number: int, message: str) -> None:
         with self._lock:
@@ -92,7 +88,5 @@ class Readable:
                 return
             self.skipped.add(number)
             count = len(self.skipped)
-            if count <= NAMED:
-                log.warning("skipped %s", message)
-            elif count & (count - 1) == 0:  # 4, 8, 16: so that a bad disk does not fill the log
+            if count <= NAMED or count & (count - 1) == 0:  # then 4, 8, 16: so that a bad disk does not fill the log
                 log.warning("skipped %d records so far, the newest %s", count, message)

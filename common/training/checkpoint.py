@@ -1,18 +1,14 @@
 """Saving and resuming a run: the train state through orbax, the position of the data iterator as JSON beside it.
 
-Each checkpoint is a folder `checkpoints/<step>`, complete or absent (orbax renames it when finished). `save` copies the
-arrays and returns; a background thread writes them while training goes on, and syncs them with the disk before the
-rename, so that a power cut costs the newest at most. `wait` returns when that is there too. A checkpoint that newer
-ones replace is deleted only after those are complete.
-
-A disk may lose a file, or a part of one. `newest_whole` then resumes from an older checkpoint and moves the damaged
-ones out of the way, to `damaged/<step>` of the run folder, or `<step>_2`, ...: nothing is deleted.
+Each checkpoint is a folder `checkpoints/<step>`, complete or absent. `save` copies the arrays and returns; a background
+thread writes them, and syncs them with the disk before orbax renames the folder: a power cut costs the newest at most.
+A damaged one is moved to `damaged/<step>` of the run folder, or `<step>_2`, ...: nothing is deleted.
 
 Restoring needs a target of the same structure, which fixes types and shardings: a run saved on four devices restores
 on one. All processes of a run take part in saving and restoring; the position of the data is the same in each.
 
-A task with refreshed arrays (`refresh.py`) has two more items in its checkpoints: `renewal`, JSON about the versions,
-and, with a lag, `renewed`, the arrays.
+A task with refreshed arrays (`refresh.py`) has two more items: `renewal`, JSON about the versions, and, with a lag,
+`renewed`, the arrays.
 """
 
 import copy
@@ -92,10 +88,8 @@ class Checkpoints:
             return
         # copied: the iterator may change its position while the background thread writes
         items = {"state": ocp.args.StandardSave(state), "data": ocp.args.JsonSave(copy.deepcopy(position))}
-        if refresh is not None:
-            items["renewal"] = ocp.args.JsonSave(refresh)
-        if arrays is not None:
-            items["renewed"] = ocp.args.StandardSave(arrays)
+        items |= {} if refresh is None else {"renewal": ocp.args.JsonSave(refresh)}
+        items |= {} if arrays is None else {"renewed": ocp.args.StandardSave(arrays)}
         self.manager.save(step, args=ocp.args.Composite(**items), metrics=dict(scores) if scores else None)
 
     def wait(self) -> None:
@@ -118,9 +112,9 @@ class Checkpoints:
     def newest_whole(self, restore: Callable[[int], T]) -> T | None:
         """`restore(step)` for the newest checkpoint that can be read; None if there is no checkpoint.
 
-        If `restore` raises and succeeds for an older checkpoint, the newer ones are moved and the log names them. If no
-        checkpoint can be read, nothing is moved, and the error of the newest is raised: then the target does not fit,
-        or the disk is away. Of several processes each raises its first: they could not agree on a step."""
+        Newer ones, for which it raised, are moved, and the log names them. If none can be read, nothing is moved, and
+        the error of the newest is raised: then the target does not fit, or the disk is away. Of several processes each
+        raises its first: they could not agree on a step."""
         errors: dict[int, Exception] = {}
         for step in sorted(self.manager.all_steps(), reverse=True):
             try:
@@ -134,8 +128,8 @@ class Checkpoints:
             for damaged, error in errors.items():
                 aside = self.manager.directory.parent / "damaged"
                 aside.mkdir(exist_ok=True)
-                names = itertools.chain([str(damaged)], (f"{damaged}_{n}" for n in itertools.count(2)))
-                target = next(aside / name for name in names if not (aside / name).exists())
+                targets = (aside / (f"{damaged}_{n}" if n > 1 else str(damaged)) for n in itertools.count(1))
+                target = next(path for path in targets if not path.exists())
                 (self.manager.directory / str(damaged)).rename(target)
                 cause = textwrap.shorten(str(error), 200)  # the storage library's own take a screen
                 log.warning("checkpoint %d is damaged and now in %s: %s", damaged, target, cause)

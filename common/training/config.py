@@ -1,12 +1,11 @@
 """From plain YAML to typed objects: every key and value is checked against the dataclass that it is for.
 
-`hydra.utils.instantiate` builds a `_target_` too, but checks no types: `trainer.steps=abc` would fail much later,
-somewhere else. Here a wrong value is one line with its place, its value and the type.
+`hydra.utils.instantiate` checks no types: `trainer.steps=abc` would fail much later, somewhere else. Here a wrong value
+is one line with its place, its value and the type.
 
 A `_target_` runs code, so it names a class, a classmethod of one (a preset) or a function that is annotated to return a
-dataclass; nothing else is called. The config that a command composes is its user's own and may name any package. The
-`config.yaml` of a run folder is data: from it only classes of this project are made, and of packages that the user
-names.
+dataclass. The config that a command composes is its user's own and may name any package. The `config.yaml` of a run
+folder is data: from it only classes of this project are made, and of packages that the user names.
 """
 
 import dataclasses
@@ -22,7 +21,6 @@ from omegaconf import OmegaConf
 
 from common.checked import Refused, hints_of, stated_types, wanted
 from common.nn.json_config import suits
-from common.training import renamed
 
 PROJECT = frozenset({"common", "film", "plugins", "recipes", "reveal"})  # the packages of this project
 # In a wheel (.ci/wheel_backend.py) the modules of `common` and `plugins` begin with "film_plugins_reveal.". Configs and
@@ -41,7 +39,6 @@ def instantiate(node: Any, name: str = "", packages: Collection[str] | None = No
         return [instantiate(value, f"{name}[{i}]", packages) for i, value in enumerate(node)]
     if not isinstance(node, dict):
         return node
-    node = renamed.node(node)
     below = {key: value for key, value in node.items() if key != "_target_"}
     values = {key: instantiate(value, f"{name}.{key}".lstrip("."), packages) for key, value in below.items()}
     if "_target_" not in node:

@@ -7,8 +7,8 @@ elsewhere each gets the address of process 0 and its own number:
     python train.py experiment=film_l1 cluster.coordinator=10.0.0.1:9876 cluster.processes=2 cluster.process=1
 
 All devices of all processes form one mesh. Each process reads its own part of the data and takes part in checkpoints;
-only the first evaluates and writes logs, pictures and weights, while the others wait. The run folder must be on a disk
-that all of them share, or none could resume from the files of the first.
+only the first evaluates and writes logs, pictures and weights, while the others wait. All share the disk of the run
+folder.
 """
 
 import dataclasses
@@ -55,16 +55,12 @@ def is_first() -> bool:
 
 def any_process(flag: bool) -> bool:
     """Whether `flag` holds in any process. All processes must call it at the same step."""
-    if jax.process_count() == 1:
-        return flag
-    return bool(multihost_utils.process_allgather(jax.numpy.asarray(flag)).any())
+    return flag if jax.process_count() == 1 else bool(multihost_utils.process_allgather(np.asarray(flag)).any())
 
 
 def on_first(work: Callable[[], Result]) -> Result:
-    """The result of `work`, which only the first process runs. All processes must call it, and wait.
-
-    The result must be JSON. The first process raises an error as it is, the others as ValueError.
-    """
+    """The result of `work`, JSON, which only the first process runs. All processes must call it, and wait. The first
+    raises an error as it is, the others as ValueError."""
     if jax.process_count() == 1:
         return work()
     answer, failure = {}, None
@@ -97,6 +93,4 @@ def compiled(function: Callable, *arguments: Any) -> Callable:
 
 def fetch(tree):
     """Whole arrays on the host, also of leaves that are split over processes. All processes must call it."""
-    if jax.process_count() == 1:
-        return jax.device_get(tree)
-    return multihost_utils.process_allgather(tree, tiled=True)
+    return jax.device_get(tree) if jax.process_count() == 1 else multihost_utils.process_allgather(tree, tiled=True)

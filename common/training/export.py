@@ -2,11 +2,9 @@
 
     python -m common.training.export runs/NAME
 
-writes runs/NAME/weights..., which `start_from` and inference read. It works on a CPU, whatever devices the run has,
-so the run may go on: neither its state nor the memory of its devices is touched.
-
-A run folder may come from somebody else, so its config makes objects of this project only; `--packages edge_loss`
-admits classes of a package of your own.
+writes runs/NAME/weights..., which `start_from` and inference read. It works on a CPU, whatever devices the run has, so
+the run may go on. A run folder may come from somebody else, so its config makes objects of this project only;
+`--packages edge_loss` admits classes of a package of your own.
 """
 
 from pathlib import Path
@@ -28,8 +26,6 @@ from common.training.state import abstract_state
 
 def export(folder: tyro.conf.Positional[Path], packages: tyro.conf.UseAppendAction[tuple[str, ...]] = ()) -> Path:
     """Exports the averaged weights of the newest checkpoint of a run; gives their path.
-
-    Raises FileNotFoundError without a run or a checkpoint, ValueError for its config.
 
     Args:
         folder: Run folder, such as runs/NAME.

@@ -1,7 +1,7 @@
 """Logs of a run: `metrics.jsonl` and PNG pictures always, TensorBoard by default, Weights & Biases on request.
 
-`metrics.jsonl` has one object per logged step; numbers that are not finite are null, as JSON has no NaN. On resume the
-lines of steps that will be repeated are dropped. Of several processes only the first writes.
+`metrics.jsonl` has one object per logged step; numbers that are not finite are null. On resume the lines of steps that
+will be repeated are dropped. Of several processes only the first writes.
 """
 
 import contextlib
@@ -42,11 +42,8 @@ class Logger:
         config = config or LoggerConfig()
         self.writers: list[Any] = []
         if distributed.is_first():
-            self.writers.append(Files(folder, step))
-            if config.tensorboard:
-                self.writers.append(TensorBoard(folder, step))
-            if config.wandb:
-                self.writers.append(WandB(folder, step, config.wandb))
+            self.writers = [Files(folder, step), *([TensorBoard(folder, step)] if config.tensorboard else [])]
+            self.writers += [WandB(folder, step, config.wandb)] if config.wandb else []
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         for writer in self.writers:
@@ -63,12 +60,9 @@ class Logger:
 
 
 class MetricWindow:
-    """The metrics of the steps since the last log line, read one step late.
-
-    The step that was just dispatched runs on the device while the one before it is read, so a value that is not finite
-    is found one step later, and before anything is saved. `latest` gives the step of the newest checkpoint and `names`
-    the examples of ids, for the error.
-    """
+    """The metrics of the steps since the last log line, read one step late: the step that was just dispatched runs
+    meanwhile. A value that is not finite is found before anything is saved. `latest` gives the step of the newest
+    checkpoint and `names` the examples of ids, for the error."""
 
     def __init__(self, latest: Callable[[], int | None], names: Callable[[Any], Sequence[str]]):
         self.latest, self.names = latest, names
@@ -103,24 +97,21 @@ class MetricWindow:
         if bad is None:
             return
         examples = "" if ids is None else f" on {', '.join(self.names(np.asarray(ids).tolist()))}"
-        good = self.latest()
         way = "lower optim.lr or set optim.clip"
-        if good is None:
-            saved = f"there is no checkpoint yet: {way}, and start again"
+        if (good := self.latest()) is None:
+            way = f"there is no checkpoint yet: {way}, and start again"
         else:  # `common/training/run.py` resumes with the same values alone
             there = "task.start_from the weights that python -m common.training.export writes"
-            saved = f"the last good checkpoint is of step {good}: {way} in a run of another name, with {there}"
-        raise FloatingPointError(f"{bad} became {row[bad]} at step {step}{examples}; {saved}")
+            way = f"the last good checkpoint is of step {good}: {way} in a run of another name, with {there}"
+        raise FloatingPointError(f"{bad} became {row[bad]} at step {step}{examples}; {way}")
 
     def mean(self) -> dict[str, float]:
         """Means since the last call, with the steps per second, compiling left out; waits for the newest step."""
         self.check()
         values = {name: float(np.mean([row[name] for row in self.rows])) for name in self.rows[0]}
-        now = time.perf_counter()
         assert self.clock is not None, "there are rows, so there was a step"
-        values["steps_per_s"] = len(self.rows) / (now - self.clock)
-        self.rows, self.clock = [], now
-        return values
+        rows, before, self.rows, self.clock = self.rows, self.clock, [], time.perf_counter()
+        return values | {"steps_per_s": len(rows) / (self.clock - before)}
 
 
 class Files:
@@ -136,8 +127,7 @@ class Files:
 
     def scalars(self, step: int, values: Mapping[str, float]) -> None:
         finite = {k: float(v) if math.isfinite(v) else None for k, v in values.items()}
-        self.stream.write(json.dumps({"step": step, **finite}, allow_nan=False) + "\n")
-        self.stream.flush()
+        print(json.dumps({"step": step, **finite}, allow_nan=False), file=self.stream, flush=True)
 
     def picture(self, step: int, name: str, picture: Image) -> None:
         self.folder.mkdir(exist_ok=True)

@@ -5,9 +5,8 @@
            slice, and gathers the rest when a layer needs it
 
 Models name no mesh axis: XLA turns a mean over a sharded batch into the all-reduce of the gradients, and a split kernel
-into its gather. *Rules*, pairs (regular expression, tactic) over the path of a leaf in the train state, such as
-`params/fusion/convs/3/kernel` or `opt_state/0/mu/fusion/convs/3/kernel`, decide what is split. The first expression
-found in the path counts. Tactics:
+into its gather. *Rules*, pairs (regular expression, tactic), decide what is split. The first expression found in the
+path of a leaf, such as `params/fusion/convs/3/kernel` or `opt_state/0/mu/fusion/convs/3/kernel`, counts. Tactics:
 
     replicate   the whole array on every device
     fsdp        split along its largest axis that the fsdp axis divides; replicated if there is none, or under 4 MB
@@ -37,21 +36,17 @@ Rules = Sequence[Annotated[Sequence[str], TACTIC]]
 
 
 def make_mesh(devices: int = 0, fsdp: int = 1, spare: int = 0) -> Mesh:
-    """A mesh of the first `devices` devices (0: all, of all processes), `fsdp` of them along the second axis.
-
-    The last `spare` devices are kept out of it (`spare_mesh`)."""
-    available = jax.devices()
-    if spare and jax.process_count() > 1:
-        raise ValueError(f"refresh.spare is {spare}: several processes train on all {len(available)} devices; give 0")
-    if spare >= len(available):
-        raise ValueError(f"refresh.spare is {spare} of {len(available)} devices, and training needs one; give 0")
-    available = available[: len(available) - spare]
+    """A mesh of the first `devices` devices (0: all, of all processes), `fsdp` of them along the second axis, without
+    the last `spare` devices (`spare_mesh`)."""
+    everything = jax.devices()
+    if spare >= len(everything) or (spare and jax.process_count() > 1):
+        rule = "training needs one, and several processes train on all"
+        raise ValueError(f"refresh.spare is {spare} of {len(everything)} devices: {rule}; give 0")
+    available = everything[: len(everything) - spare]
     count = devices or len(available)
-    if not 1 <= count <= len(available):
-        beside = f" beside the {spare} of refresh.spare" if spare else ""
-        raise ValueError(f"trainer.devices is {devices}: there are {len(available)}{beside}; 0 takes all")
-    if count < len(available) and jax.process_count() > 1:
-        raise ValueError(f"trainer.devices is {devices}: several processes train on all {len(available)}; give 0")
+    if not 1 <= count <= len(available) or (count < len(available) and jax.process_count() > 1):
+        there = f"there are {len(available)} that do not only refresh, and several processes train on all"
+        raise ValueError(f"trainer.devices is {devices}: {there}; 0 takes all")
     if fsdp < 1 or count % fsdp:
         raise ValueError(f"trainer.fsdp is {fsdp}: it must divide the {count} devices; 1 splits no parameters")
     # Auto: jax.make_mesh would default to Explicit axis types, which every array operation would have to name.
@@ -63,8 +58,7 @@ def spare_mesh(spare: int) -> Mesh | None:
     """A mesh of the last `spare` devices; None without any."""
     if not spare:
         return None
-    devices = np.array(jax.devices()[-spare:]).reshape(spare, 1)
-    return Mesh(devices, (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
+    return Mesh(np.array(jax.devices()[-spare:])[:, None], (DATA, FSDP), axis_types=(AxisType.Auto,) * 2)
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
@@ -110,11 +104,8 @@ def shardings(mesh: Mesh, tree: Any, rules: Rules = (("", FSDP),)) -> Any:
 
 
 def shard_batch(mesh: Mesh, batch: Any, microbatches: int = 1) -> Any:
-    """Puts a batch on the mesh, split along its first axis over all devices.
-
-    Of several processes each gives its own examples; together they are the global batch. The share of each device must
-    split into `microbatches` equal parts (`trainer.accumulate`).
-    """
+    """Puts a batch on the mesh, split along its first axis over all devices. Of several processes each gives its own
+    examples. The share of each device must split into `microbatches` equal parts (`trainer.accumulate`)."""
     count = mesh.devices.size // jax.process_count()
     for leaf in jax.tree.leaves(batch):
         if leaf.shape[0] % (count * microbatches):
@@ -128,10 +119,8 @@ def shard_batch(mesh: Mesh, batch: Any, microbatches: int = 1) -> Any:
 
 def by_share(function: Callable[[Any, Any], Any], mesh: Mesh | None) -> Callable[[Any, Any], Any]:
     """`function(whole, split)`, run by each device on all of `whole` and its own share of `split`, along first axes;
-    the result is split in the same way.
-
-    Nothing is exchanged inside, where XLA would gather whole batches for a lookup. Split parameters (fsdp) are left to
-    XLA, which gathers them late."""
+    the result is split in the same way. Nothing is exchanged inside, where XLA would gather whole batches for a lookup.
+    Split parameters (fsdp) are left to XLA, which gathers them late."""
     if mesh is None or mesh.devices.size == 1 or mesh.shape[FSDP] > 1:
         return function
     share = PartitionSpec((DATA, FSDP))

@@ -7,21 +7,19 @@
       psnr:  {_target_: common.training.objectives.Psnr}
 
 A term reads its inputs from a `Scope` by path: `output.image` is a field of the network's output, `batch.y` an entry of
-the batch. So a new loss needs no change of a task, and a task none of the trainer. `total` sums the losses, each times
-its weight at this step, and reports the value of every term; metrics have no weight.
+the batch. `total` sums the losses, each times its weight at this step, and reports the value of every term; metrics
+have no weight. Terms in the features of a perceptual network name one that the task loads
+(`common/perceptual/vgg_weights.py`); the features of a pair are computed once for all terms.
 
-Terms in the features of a perceptual network name the network; the task loads it
-(`common/perceptual/vgg_weights.py`), and the scope computes the features of a pair once for all terms.
-
-A weight is a number or a schedule over the steps, in one of three forms:
+A weight is a number or a schedule over the steps:
 
     1.0                                                     constant
     [[0, 1.0], [5000, 1.0], [7500, 0.0]]                    corners (step, value), straight lines between them
     {kind: step, corners: [[0, 1.0], [1500000, 0.25]]}      1.0 up to and including step 1,500,000, then 0.25
 
-The last is TensorFlow's PiecewiseConstantDecay, which FILM's loss weights use: the named step has the old value.
-Outside the corners a schedule keeps its first or last value. Steps are compared and subtracted as integers, unlike in
-optax's piecewise schedules: float32 has no odd number above 2^24 = 16,777,216 and would switch late.
+The last is TensorFlow's PiecewiseConstantDecay, as in FILM's recipe. Outside the corners a schedule keeps its first or
+last value. Steps are compared and subtracted as integers, unlike in optax's piecewise schedules: float32 has no odd
+number above 2^24 = 16,777,216 and would switch late.
 """
 
 import dataclasses
@@ -51,19 +49,15 @@ class Schedule:
     def __post_init__(self):
         if self.kind not in KINDS:
             raise ValueError(f"{self.name}: {self.kind!r} is not a kind of schedule; choose {' or '.join(KINDS)}")
-        corners: list[tuple[int, float]] = []
-        for corner in self.corners:
-            try:
-                step, value = corner
-                corners.append((int(step), float(value)))
-            except (TypeError, ValueError, OverflowError) as error:
-                raise ValueError(f"{self.name}: {corner!r} is not a corner; write [step, value]") from error
-            if corners[-1][0] != step or not 0 <= step <= LAST_STEP or not math.isfinite(corners[-1][1]):
-                raise ValueError(f"{self.name}: corner {corner!r} needs a whole step in [0, 2^31) and a finite value")
-        steps = [step for step, _ in corners]
-        if not steps or any(b <= a for a, b in itertools.pairwise(steps)):
-            raise ValueError(f"{self.name} has steps {steps}: give at least one corner [step, value], steps rising")
-        object.__setattr__(self, "corners", tuple(corners))
+        try:
+            steps, values = zip(*[(step, float(value)) for step, value in self.corners], strict=True)
+            rising = all(a < b for a, b in itertools.pairwise((-1, *steps, LAST_STEP + 1)))
+            if not rising or any(step != int(step) for step in steps) or not all(map(math.isfinite, values)):
+                raise ValueError("whole steps rise in [0, 2^31), and values are finite")
+        except (TypeError, ValueError, OverflowError) as error:
+            given = f"a number, or corners [[step, value], ...], not {self.corners!r} ({error})"
+            raise ValueError(f"{self.name}: write {given}") from error
+        object.__setattr__(self, "corners", tuple(zip(map(int, steps), values, strict=True)))
 
     def __call__(self, step: Int[Array, ""]) -> Float[Array, ""]:
         """The value at `step`, an int32 scalar that may be traced."""
@@ -89,8 +83,6 @@ def as_schedule(value: Any, name: str = "schedule") -> Schedule:
         if not {"corners"} <= set(value) <= {"corners", "kind"}:
             raise ValueError(f"{name} has the keys {[*value]}: a schedule has corners and kind")
         return Schedule(**value, name=name)
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{name} is {value!r}: write a number, or [[step, value], ...]")
     return Schedule(value, name=name)
 
 
@@ -109,11 +101,8 @@ class Scope:
         """The value at `path`, such as "output.image". Raises ValueError with the names that exist."""
         value: Any = self.roots
         for name in path.split("."):
-            if isinstance(value, Mapping):
-                fields = dict(value)
-            else:
-                names = getattr(value, "_fields", ()) or [field.name for field in dataclasses.fields(value)]
-                fields = {name: getattr(value, name) for name in names}
+            named = value._asdict() if hasattr(value, "_asdict") else value
+            fields = named if isinstance(named, Mapping) else vars(named)
             if name not in fields:
                 raise ValueError(f"there is no {path!r}: {name!r} is not one of {', '.join(sorted(fields))}")
             value = fields[name]

@@ -2,27 +2,22 @@
 
     gradient -> clip by its global norm -> optimiser, weight decay, learning rate -> multiplier of the parameter group
 
-Optimisers:
-
     adam       Keras', as in FILM's reference; no weight decay
     adamw      Adam with decoupled weight decay (Loshchilov & Hutter 2019), equal to PyTorch's
     adafactor  factored second moments, steps relative to the size of a parameter (Shazeer & Stern 2018, algorithm 4):
                nearly no memory, for large language models
     muon       orthogonalised momentum for kernels (inputs x outputs), Adam for the rest
 
-The learning rate rises linearly from 0 during `warmup` steps, then follows its schedule, and may fall to 0 over the
-last `cooldown` steps.
-
-Parameter groups are regular expressions over paths, which join the keys of a parameter as in `fusion/convs/3/kernel`:
+Parameter groups are regular expressions over paths such as `fusion/convs/3/kernel`:
 
     multipliers:
       - ["^encoder/", 0]         # frozen: no bit changes, nothing decays, and there is no optimiser state
       - ["^heads/.*bias$", 2.0]  # twice the step, weight decay included
       - ["^heads/", 0.3]
 
-The first expression found in a path (`re.search`) decides; without one the multiplier is 1. End with `[".*", 0]` to
-freeze everything else. The clipped norm excludes the gradients of frozen parameters. An expression that decides over no
-parameter is an error, so that a renamed layer is not silently trained.
+The first expression found in a path (`re.search`) decides; without one the multiplier is 1. The clipped norm excludes
+the gradients of frozen parameters. An expression that decides over no parameter is an error, so that a renamed layer is
+not silently trained.
 """
 
 import dataclasses
@@ -106,9 +101,8 @@ def make_schedule(config: OptimConfig, steps: int) -> optax.Schedule:
     ends = config.schedule in ("cosine", "linear")
     if (ends and after <= 0) or (config.cooldown and after < config.cooldown):
         both = f"optim.warmup is {config.warmup} and optim.cooldown {config.cooldown}"
-        raise ValueError(
-            f"{both}: too long for a {config.schedule} schedule of {steps} steps; raise trainer.steps, or lower them"
-        )
+        way = f"a {config.schedule} schedule of {steps} steps; raise trainer.steps, or lower them"
+        raise ValueError(f"{both}: too long for {way}")
     schedule = {
         "constant": lambda: optax.constant_schedule(config.lr),
         "staircase": lambda: optax.exponential_decay(config.lr, config.decay_every, config.decay_rate, staircase=True),
@@ -136,14 +130,11 @@ def make_optimizer(config: OptimConfig, steps: int) -> optax.GradientTransformat
         links.append(optax.stateless(lambda updates, _: jax.tree.map(operator.mul, updates, factors_of(updates))))
     tx = optax.chain(*links) if len(links) > 1 else links[0]
     if any(factor == 0 for _, factor in config.multipliers):
-        # -0.0 is the only number that changes nothing when it is added: optax's 0.0 would turn a parameter of -0.0 into
-        # 0.0. (An addition on a CPU still turns subnormal numbers, below 1.2e-38, into 0.)
-        still = optax.stateless(lambda updates, _: jax.tree.map(partial(jnp.full_like, fill_value=-0.0), updates))
 
         def groups(params: PyTree) -> PyTree:  # their names are in checkpoints
             return jax.tree.map(lambda factor: "trained" if factor else "frozen", factors_of(params))
 
-        tx = optax.partition({"trained": tx, "frozen": still}, groups)
+        tx = optax.partition({"trained": tx, "frozen": optax.set_to_zero()}, groups)
 
     def init(params: optax.Params) -> optax.OptState:
         check_expressions(config.multipliers, config.no_decay, params)
@@ -157,9 +148,8 @@ def keras_adam(
 ) -> optax.GradientTransformation:
     """Adam of Keras and of the end of the paper's section 2: `lr * sqrt(1 - b2^t) / (1 - b1^t) * m / (sqrt(v) + eps)`.
 
-    optax adds its epsilon after the bias correction of v, which makes Keras' up to 30 times larger in the first steps;
-    that matters for FILM's small gradients. `dtype` is m's.
-    """
+    optax adds its epsilon after the bias correction of v: Keras' is up to 30 times larger in the first steps, which
+    matters for FILM's small gradients. `dtype` is m's."""
 
     def init(params: optax.Params) -> optax.ScaleByAdamState:
         zeros = partial(optax.tree.zeros_like, params)
@@ -180,13 +170,13 @@ def keras_adam(
 
 def base_optimizer(config: OptimConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
     """The `Optimizer` with weight decay and learning rate."""
-    momentum, decay, dtype = config.momentum, config.weight_decay, config.momentum_dtype
-    mask = partial(decayed, config.no_decay)
+    decay, dtype, mask = config.weight_decay, config.momentum_dtype, partial(decayed, config.no_decay)
+    usual = {"adam": 0.9, "adamw": 0.9, "adafactor": 0.0, "muon": 0.95}[config.name]
+    momentum = usual if config.momentum is None else config.momentum
     if config.name == "adam":
-        return keras_adam(schedule, 0.9 if momentum is None else momentum, dtype=dtype)
+        return keras_adam(schedule, momentum, dtype=dtype)
     if config.name == "adamw":
-        b1 = 0.9 if momentum is None else momentum
-        return optax.adamw(schedule, b1, mu_dtype=dtype, weight_decay=decay, mask=mask)
+        return optax.adamw(schedule, momentum, mu_dtype=dtype, weight_decay=decay, mask=mask)
     if config.name == "adafactor":
         return optax.adafactor(
             schedule,
@@ -203,7 +193,7 @@ def base_optimizer(config: OptimConfig, schedule: optax.Schedule) -> optax.Gradi
 
     return contrib.muon(
         schedule,
-        beta=0.95 if momentum is None else momentum,
+        beta=momentum,
         mu_dtype=dtype,
         weight_decay=decay,
         weight_decay_mask=mask if config.no_decay else None,  # Adam's are not decayed
@@ -233,27 +223,21 @@ def stop_frozen_gradients(multipliers: Multipliers, params: PyTree) -> PyTree:
 
 def decayed(no_decay: Sequence[str], params: PyTree) -> PyTree:
     """A tree like `params` that is True where weights decay: two and more dimensions, and no expression found."""
-
-    def decays(x: Any, path: str) -> bool:
-        return x.ndim >= 2 and not any(re.search(expression, path) for expression in no_decay)
-
-    return jax.tree.map(decays, params, parameter_paths(params))
+    kept = factors([(expression, 0) for expression in no_decay], params)
+    return jax.tree.map(lambda x, factor: x.ndim >= 2 and factor > 0, params, kept)
 
 
 def check_expressions(multipliers: Multipliers, no_decay: Sequence[str], params: PyTree) -> None:
     """Raises ValueError for an expression that decides over none of `params`, and if all of them are frozen."""
-    paths = jax.tree.leaves(parameter_paths(params))
-    shown = paths[:: max(1, len(paths) // 5)][:5]
-    examples = ", ".join(shown) + (f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else "")
-    undecided = paths
+    undecided = paths = jax.tree.leaves(parameter_paths(params))
+    examples = f"{', '.join(paths[:: max(1, len(paths) // 5)][:5])}, ... ({len(paths)} in all)"
     for name, expressions in (("multipliers", [expression for expression, _ in multipliers]), ("no_decay", no_decay)):
         for expression in expressions:
             if not any(re.search(expression, path) for path in paths):
                 raise ValueError(f"optim.{name}: {expression!r} is found in no path; paths are {examples}")
     for expression, _ in multipliers:
-        rest = [path for path in undecided if not re.search(expression, path)]
-        if len(rest) == len(undecided):
+        decided, undecided = len(undecided), [path for path in undecided if not re.search(expression, path)]
+        if len(undecided) == decided:
             raise ValueError(f"optim.multipliers: earlier expressions decide every path of {expression!r}; move it up")
-        undecided = rest
     if not any(jax.tree.leaves(factors(multipliers, params))):
         raise ValueError(f"optim.multipliers freeze every parameter; give some a factor above 0: {examples}")

@@ -1,23 +1,20 @@
 """Refreshed arrays: recomputed from the parameters in the background, swapped as a whole.
 
 REVEAL's memory is one: its keys and values come from the network in training, and there are too many to encode in every
-step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A task with such arrays is a `RefreshedTask`:
-`refresh_arrays` computes them, its loss reads them as `context.refreshed`. The trainer does the rest:
+step (Hu et al., CVPR 2023, after REALM's asynchronous index refresh). A `RefreshedTask` computes them, and its loss
+reads them as `context.refreshed`:
 
     step 300 ends -> a copy of the parameters (snapshot) -> `task.refresh_arrays(snapshot, frozen)` in a second thread
     step 312 ends -> the arrays are ready: version 3, of step 300, used from step 313 on
 
-The steps in between use version 2; none waits, and none sees a mix of two versions. Shapes and shardings never change,
-so the step is compiled once.
+The steps in between use version 2; none waits, and none sees a mix of two versions. With a `lag` (`task.RefreshConfig`)
+checkpoints hold the arrays in use and the next ones, or, while these are computed, their snapshot: none waits, and a
+resumed run equals the uninterrupted one bit for bit. Without one, a checkpoint holds the version number alone, and a
+resumed run recomputes.
 
-With a `lag` (`task.RefreshConfig`) checkpoints hold the arrays in use and the next ones, or, while these are computed,
-their snapshot. So none waits, and a resumed run equals the uninterrupted one bit for bit. Without one, a step reads
-what is ready: a checkpoint holds the version number alone, and a resumed run recomputes.
-
-The second thread shares the devices with the steps, unless `spare` gives it devices of its own. Devices that exchange
-data in two programs must start them in the same order. So a snapshot is whole on each device, whatever `trainer.fsdp`
-is, and of several processes each refreshes in its main thread. At the end of a run `check_cancelled` raises `Cancelled`
-inside `refresh_arrays`.
+The second thread shares the devices with the steps, unless `spare` gives it its own. Devices that exchange data in two
+programs must start them in the same order. So a snapshot is whole on each device, whatever `trainer.fsdp` is, and of
+several processes each refreshes in its main thread.
 """
 
 import dataclasses
@@ -32,7 +29,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from jax.tree_util import DictKey
 
 from common.training.checkpoint import Checkpoints
 from common.training.mesh import by_rows, replicated, spare_mesh
@@ -49,8 +45,7 @@ class Cancelled(Exception):
 
 @dataclasses.dataclass
 class Pending:
-    """A version under way: its step, the parameters until it is there, and the thread that computes it (None: no
-    thread)."""
+    """A version under way: its step, the parameters until it is there, and the thread that computes it, if one does."""
 
     step: int
     params: Params | None
@@ -66,8 +61,7 @@ class Pending:
 
 
 class NoRefresh:
-    """The refresh of a task without such arrays, which does nothing: the interface of `Refresh`. The next step reads
-    `arrays`."""
+    """The interface of `Refresh`, which does nothing for a task without such arrays. The next step reads `arrays`."""
 
     arrays: Any = None
 
@@ -78,7 +72,6 @@ class NoRefresh:
     def close(self) -> None: ...
 
     def scalars(self, step: int) -> dict[str, float]:
-        """Numbers to log."""
         return {}
 
     def saved(self) -> dict[str, Any]:
@@ -91,6 +84,7 @@ class Refresh(NoRefresh):
 
     def __init__(self, task: RefreshedTask, config: RefreshConfig, mesh: Mesh, frozen: Any):
         self.task, self.config, self.mesh, self.spare = task, config, mesh, spare_mesh(config.spare)
+        self.host = task if isinstance(task, HostIndexTask) else None
         self.frozen = frozen if self.spare is None else jax.tree.map(self._to_spare, frozen)
         self.copy = jax.jit(partial(jax.tree.map, jnp.copy), out_shardings=replicated(mesh))
         self.current = Version(-1, 0, 0.0, None)
@@ -126,14 +120,13 @@ class Refresh(NoRefresh):
         if about is None or restored is None:
             number = 0 if about is None else about["used"][0] + 1
             return self._swap(self._compute(number, step, self._snapshot(params)), step, params)
-        self.current = Version(*about["used"][:3], arrays=restored["used"])
-        self._update_host(params)
+        self._use(Version(*about["used"], arrays=restored["used"]), params)
         coming = about["coming"]
         if coming is not None and coming[2] is None:
             self._begin(coming[1], restored["snapshot"])
         elif coming is not None:
             self.pending = Pending(coming[1], None)
-            self.pending.version.set_result(Version(*coming[:3], arrays=restored["coming"]))
+            self.pending.version.set_result(Version(*coming, arrays=restored["coming"]))
 
     def after_step(self, step: int, params: Params) -> None:
         """Swaps arrays and begins the next refresh, if they are due."""
@@ -146,8 +139,8 @@ class Refresh(NoRefresh):
 
     def check(self) -> None:
         """Raises errors of finished steps on the host."""
-        if isinstance(self.task, HostIndexTask):
-            self.task.check()
+        if self.host is not None:
+            self.host.check()
 
     def scalars(self, step: int) -> dict[str, float]:
         return {
@@ -159,13 +152,12 @@ class Refresh(NoRefresh):
     def saved(self) -> dict[str, Any]:
         used, pending = self.current, self.pending
         params = pending and pending.params  # before `done`: the thread drops them then
-        about: dict[str, Any] = {"used": used.about, "coming": None, "shapes": None}
+        about: dict[str, Any] = {"used": list(used[:3]), "coming": None, "shapes": None}
         if self.config.lag is None:
             return {"refresh": about}
         about["shapes"], arrays = _shapes(used.arrays), {"used": used.arrays}
         if pending is not None and pending.version.done():
-            version = pending.version.result()
-            about["coming"], arrays["coming"] = version.about, version.arrays
+            *about["coming"], arrays["coming"] = pending.version.result()
         elif pending is not None:
             about["coming"], arrays["snapshot"] = [used.number + 1, pending.step, None], params
         return {"refresh": about, "arrays": arrays}
@@ -197,14 +189,14 @@ class Refresh(NoRefresh):
         before, now = _shapes(self.arrays), _shapes(version.arrays)
         if self.arrays is not None and before != now:
             raise ValueError(f"task.refresh_arrays gave {now} of step {version.step}, after {before}: keep the shapes")
-        self.current = version
-        self._update_host(params)
+        self._use(version, params)
         about = f"version {version.number} of step {version.step}, in use from step {step + 1}"
         log.info("refreshed arrays: %s (%.1f s)", about, version.seconds)
 
-    def _update_host(self, params: Params) -> None:
-        if isinstance(self.task, HostIndexTask):
-            self.task.on_refresh(self.current, self.frozen, params)
+    def _use(self, version: Version, params: Params) -> None:
+        self.current = version
+        if self.host is not None:
+            self.host.on_refresh(version, self.frozen, params)
 
     def _begin(self, step: int, params: Params) -> None:
         if self.pending is not None:
@@ -224,8 +216,7 @@ class Refresh(NoRefresh):
     def _to_spare(self, x: jax.Array) -> jax.Array:
         """Replicated, or split by rows as on the mesh of the training."""
         assert self.spare is not None
-        whole = x.sharding.is_fully_replicated
-        return jax.device_put(x, replicated(self.spare) if whole else by_rows(self.spare, x.shape))
+        return jax.device_put(x, by_rows(self.spare, () if x.sharding.is_fully_replicated else x.shape))
 
     def _snapshot(self, params: Params) -> Params:
         """A copy, whole on each device: the next step donates the memory of the parameters."""
@@ -236,10 +227,6 @@ class Refresh(NoRefresh):
     def _compute(self, number: int, step: int, params: Params) -> Version:
         clock = time.perf_counter()
         computed = self.task.refresh_arrays(params, self.frozen, self._check_cancelled)
-        paths = [path for path, _ in jax.tree_util.tree_leaves_with_path(computed)]
-        if not all(path and all(isinstance(key, DictKey) for key in path) for path in paths):  # a checkpoint's limit
-            kind = type(computed).__name__
-            raise ValueError(f"task.refresh_arrays gave a {kind}: give a dict of arrays, or of such dicts")
         arrays = jax.tree.map(lambda x: jax.device_put(x, by_rows(self.mesh, x.shape)), computed)
         while not all(leaf.is_ready() for leaf in jax.tree.leaves(arrays)):  # block_until_ready cannot be cancelled
             self._check_cancelled()

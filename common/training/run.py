@@ -1,10 +1,7 @@
 """From a Hydra config to a run: finds the experiment, builds its objects, checks the run folder, calls the trainer.
 
-Experiments are in `configs/experiment/ROOM/NAME.yaml`; `experiment=NAME` and `experiment=ROOM/NAME` mean the same.
-Groups whose files would only repeat the defaults of a dataclass (`DEFAULTS`) have no file: they are registered from the
-class.
-
-A run folder holds
+Experiments are in `configs/experiment/ROOM/NAME.yaml`; `experiment=NAME` and `experiment=ROOM/NAME` mean the same. A
+run folder holds
 
     config.yaml           everything, resolved: the same command resumes, another recipe under the same name is refused
     metrics.jsonl, pictures/, checkpoints/, tensorboard/, and at the end weights.safetensors
@@ -34,7 +31,7 @@ import configs
 from common.io.files import atomic_output, try_lock
 from common.runtime import setup
 from common.terminal import EXHAUSTED
-from common.training import distributed, renamed
+from common.training import distributed
 from common.training.config import instantiate, name_of, packages_of
 from common.training.logger import LoggerConfig
 from common.training.optimizer import OptimConfig
@@ -52,7 +49,7 @@ DEFAULTS = {  # (group, name) of configs that are the defaults of a dataclass
 }
 RECIPE = re.compile(r"^(seed|task|data|optim|trainer\.(accumulate|steps))(\.|$)")  # fixed for a resumed run
 # Exceptions, which change no weights
-HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(panels|image_summaries|metrics)(\..*)?)$")
+HARMLESS = re.compile(r"^(data\.(threads|buffer)|task\.refresh\.spare|task\.(image_summaries|metrics)(\..*)?)$")
 OUT_OF_MEMORY = (
     "out of memory: lower data.batch_size, or set task.remat=true, task.dtype=bfloat16, or, on several devices, "
     "trainer.fsdp. trainer.accumulate saves memory, but losses that compare examples or count tokens then see one part"
@@ -64,7 +61,7 @@ def train_from_config(config: DictConfig) -> None:
     sweep = in_sweep()  # a folder for each job
     with one_line_errors(sweep):
         setup()
-        distributed.join(instantiate(config.cluster, "cluster"))  # before any array exists
+        distributed.join(instantiate(config.cluster, "cluster"))
         objects = build(config)  # every value is checked before anything is written
         folder = Path(HydraConfig.get().runtime.output_dir if sweep else f"runs/{config.name}")
         metadata = {"seed": config.seed, "experiment": config.name, "recipe": recipe_of(config)}
@@ -77,8 +74,8 @@ def train_from_config(config: DictConfig) -> None:
                 path = train(**objects, folder=folder, **metadata)
             except Exception as error:
                 (folder / name).write_text(traceback.format_exc())
-                on_device = isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)
-                if on_device or isinstance(error, MemoryError):
+                exhausted = isinstance(error, jax.errors.JaxRuntimeError) and EXHAUSTED in str(error)
+                if exhausted or isinstance(error, MemoryError):
                     error = MemoryError(OUT_OF_MEMORY)
                 error.add_note(f"{folder / name} has the traceback")
                 raise error
@@ -103,7 +100,7 @@ def in_sweep() -> bool:
 
 def _selected(config: DictConfig) -> dict[str, Any]:
     """The evaluation of the experiment with the `sets`, `metrics`, `limit` and `scales` of the command."""
-    whole: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    whole = _plain(config)
     evaluation = whole["evaluation"]
     for group in ("sets", "metrics"):
         if (names := whole.get(group)) is not None:
@@ -126,16 +123,18 @@ def build(config: DictConfig, packages: Collection[str] | None = None) -> dict[s
 
 def recipe_of(config: DictConfig) -> dict[str, Any]:
     """The part of the config that determines the weights, for their metadata."""
-    whole: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    whole = _plain(config)
     return {name: whole[name] for name in ("seed", "task", "data", "optim")}
 
 
-def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
-    """Writes `config.yaml`; to resume a checkpoint, its values must agree with those of the run.
+def _plain(config: DictConfig) -> dict[str, Any]:
+    return OmegaConf.to_container(config, resolve=True)  # type: ignore[return-value]
 
-    Raises ValueError with the values of the recipe that differ, including the number of steps if learning rates of the
-    steps done depend on it. A file or folder may have moved, under its name: then the old place is empty. Objects are
-    compared, not text: an old run folder may use old names, and leave out or write out defaults."""
+
+def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
+    """Writes `config.yaml`. Raises ValueError to resume a checkpoint with another recipe, including the number of steps
+    if learning rates of the steps done depend on it. A file or folder may have moved, under its name: then the old
+    place is empty. Objects are compared, not text: a run folder may leave out or write out defaults."""
     path = folder / "config.yaml"
     saved = [int(x.name) for x in (folder / "checkpoints").glob("[0-9]*") if x.name.isdigit()]  # orbax's temporary: no
     if path.exists() and saved:
@@ -144,10 +143,9 @@ def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
         changed = sorted(key for key in before.keys() | now.keys() if before.get(key) != now.get(key))
         if optim.same_until(max(saved), before["trainer.steps"], now["trainer.steps"]):
             changed = [key for key in changed if key != "trainer.steps"]
-        moved = {key for key in changed if _has_moved(before.get(key), now.get(key))}
-        for key in moved:
+        for key in [key for key in changed if _has_moved(before.get(key), now.get(key))]:
             log.info("%s has moved: %s is now %s", key, before[key], now[key])
-        changed = [key for key in changed if key not in moved]
+            changed.remove(key)
         if changed:
             raise ValueError(f"{folder} has other values of {', '.join(changed)}; choose a new name=... for this run")
     with atomic_output(path, overwrite=True) as temporary:
@@ -155,9 +153,8 @@ def record(config: DictConfig, folder: Path, optim: OptimConfig) -> None:
 
 
 def _has_moved(before: Any, now: Any) -> bool:
-    if not isinstance(before, str | Path) or not isinstance(now, str | Path):
-        return False
-    return Path(before).name == Path(now).name and Path(now).exists() and not Path(before).exists()
+    paths = [Path(value) for value in (before, now) if isinstance(value, str | Path)]
+    return len({path.name for path in paths}) == 1 and [path.exists() for path in paths] == [False, True]
 
 
 def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
@@ -167,11 +164,11 @@ def _values(config: DictConfig, packages: Collection[str]) -> dict[str, Any]:
         if dataclasses.is_dataclass(value):
             fields = [field.name for field in dataclasses.fields(value) if field.init and field.compare]
             value = {"_target_": name_of(type(value)), **{name: getattr(value, name) for name in fields}}
-        if isinstance(value, list | tuple):
-            if not any(dataclasses.is_dataclass(item) or isinstance(item, Mapping) for item in value):
-                yield path, repr(list(value)).replace("(", "[").replace(")", "]")
-                return
-            value = {str(i): item for i, item in enumerate(value)}
+        elif isinstance(value, list | tuple):
+            if any(dataclasses.is_dataclass(item) or isinstance(item, Mapping) for item in value):
+                value = dict(enumerate(value))
+            else:
+                value = repr(list(value)).replace("(", "[").replace(")", "]")
         if isinstance(value, Mapping):
             for key, item in value.items():
                 yield from leaves(item, f"{path}.{key}")
@@ -195,7 +192,7 @@ def lock(folder: Path) -> Iterator[None]:
 
 def program(main: Callable[[], None]) -> None:
     """Runs a Hydra program; errors of Hydra itself (an unknown key) become one line and exit code 2, too."""
-    sys.argv[1:] = [short_name(renamed.override(word)) for word in sys.argv[1:]]
+    sys.argv[1:] = [short_name(word) for word in sys.argv[1:]]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises, instead of printing several lines and exit code 1
     with one_line_errors():
         main()
@@ -203,10 +200,9 @@ def program(main: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def one_line_errors(job: bool = False) -> Iterator[None]:
-    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback.
-
-    Of a `job` of a sweep the line is logged, and raised as ValueError: Hydra goes on with the other jobs, and raises it
-    at the end."""
+    """Turns user errors into one line on stderr and exit code 2; HYDRA_FULL_ERROR=1 shows the traceback. Of a `job` of
+    a sweep the line is logged, and raised as ValueError: Hydra goes on with the other jobs, and raises it at the
+    end."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -239,9 +235,7 @@ def register() -> None:
         node = {"defaults": [f"{path.parent.name}/{path.stem}"]}
         store.store(group="experiment", name=path.stem, node=node, package="_global_")
     for (group, name), kind in DEFAULTS.items():
-        fields = {field.name: getattr(kind(), field.name) for field in dataclasses.fields(kind)}
-        node = {"_target_": name_of(kind), **fields}
-        store.store(group=group, name=name, node=node)
+        store.store(group=group, name=name, node={"_target_": name_of(kind), **vars(kind())})
 
 
 register()

@@ -3,8 +3,7 @@
     split the batch into `accumulate` microbatches -> mean loss and gradient over them, one in memory at a time
     -> optimiser -> parameters -> their running average
 
-The random key follows from the run's seed and the step. The seed is an argument, so that runs that differ in nothing
-else share one compiled program.
+The seed is an argument, so that runs that differ in nothing else share one compiled program.
 """
 
 from collections.abc import Callable
@@ -83,26 +82,22 @@ def train_step(
 
     loss, metrics, grads = gradient(loss_of, accumulate, state.params, batch, context)
     updates, opt_state = tx.update(grads, state.opt_state, state.params)
-    params = optax.apply_updates(state.params, updates)
-    decay = ema_decay(state.step, optim.ema, optim.ema_power)
-    ema = None
+    params, ema = optax.apply_updates(state.params, updates), None
     if state.ema is not None:  # frozen parameters are their own average, to the bit
-        ema = optax.incremental_update(params, state.ema, 1 - decay)
+        ema = optax.incremental_update(params, state.ema, 1 - ema_decay(state.step, optim.ema, optim.ema_power))
         trained = factors(optim.multipliers, params)
         ema = jax.tree.map(lambda old, new, factor: new if factor else old, state.ema, ema, trained)
     own = {"loss": loss, "grad_norm": optax.tree.norm(grads), "update_norm": optax.tree.norm(updates)}
     if reserved := own.keys() & metrics.keys():
         raise ValueError(f"the trainer logs its own {reserved.pop()!r}: give the loss or metric another name")
-    metrics = own | metrics
-    return TrainState(state.step + 1, params, opt_state, ema), metrics
+    return TrainState(state.step + 1, params, opt_state, ema), own | metrics
 
 
 def ema_decay(step: Int[Array, ""], most: float, power: float) -> Float[Array, ""]:
     """Decay of the average after `step` steps, at most `most`; it starts low, to forget the random initialization.
 
     It grows as (1 + step) / (10 + step), as in TensorFlow, or, with a power above 0, as 1 - (1 + step)^-power: 2/3 is
-    for averages of a million steps, 3/4 for shorter ones (the warm-up of diffusers and k-diffusion).
-    """
+    for averages of a million steps, 3/4 for shorter ones (the warm-up of diffusers and k-diffusion)."""
     return jnp.minimum(most, (1 + step) / (10 + step) if power == 0 else 1 - (1.0 + step) ** -power)
 
 

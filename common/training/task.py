@@ -5,7 +5,7 @@ trainer does not look into. Parameters are float32; a task that computes in bflo
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -34,10 +34,11 @@ class Context(NamedTuple):
 
 @runtime_checkable
 class Task(Protocol):
-    """A network and its loss."""
+    """A network and its loss. It may have `frozen_rules`, rules of `mesh.py` for `frozen()` that precede those of the
+    trainer."""
 
     def init(self, key: PRNGKeyArray) -> Params:
-        """Fresh parameters, a nested dict of arrays; called under `jit`."""
+        """Fresh parameters; called under `jit`."""
         ...
 
     def start(self) -> Params | None:
@@ -58,16 +59,6 @@ class Task(Protocol):
 
     def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
         """Writes weights for inference; returns their path: `path`, or a folder of that name without suffix."""
-        ...
-
-
-@runtime_checkable
-class SplitFrozenTask(Protocol):
-    """A task of whose frozen arrays each device holds a part."""
-
-    @property
-    def frozen_rules(self) -> Sequence[tuple[str, str]]:
-        """Rules of `mesh.py` for `frozen()`, which precede those of the trainer."""
         ...
 
 
@@ -95,20 +86,13 @@ class Version(NamedTuple):
     seconds: float
     arrays: Any
 
-    @property
-    def about(self) -> list:
-        """The fields but the arrays, for JSON."""
-        return [self.number, self.step, self.seconds]
-
 
 @runtime_checkable
 class RefreshedTask(Protocol):
-    """A task whose loss reads refreshed arrays (`refresh.py`)."""
+    """A task whose loss reads refreshed arrays (`refresh.py`); `refresh` is None without any."""
 
     @property
-    def refresh(self) -> RefreshConfig | None:
-        """The settings; None for no refreshed arrays."""
-        ...
+    def refresh(self) -> RefreshConfig | None: ...
 
     def refresh_arrays(self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None) -> Any:
         """Arrays computed from the parameters, always of the same shapes: a dict of arrays, or of such dicts.
@@ -135,23 +119,13 @@ class HostIndexTask(Protocol):
 
 
 @runtime_checkable
-class Batches(Protocol):
-    """An endless iterator of batches with a position.
-
-    A batch is a dict of arrays whose first axis counts examples, of this process's share if there are several."""
-
-    def __iter__(self) -> Iterator[Batch]: ...
-    def __next__(self) -> Batch: ...
-    def get_state(self) -> Any: ...
-    def set_state(self, state: Any) -> None: ...
-
-
-@runtime_checkable
 class Data(Protocol):
     """A source of batches; a frozen dataclass in a config, like a task."""
 
-    def batches(self, seed: int) -> Batches:
-        """The training batches of a seed, always the same."""
+    def batches(self, seed: int) -> Any:
+        """The training batches of a seed, always the same: an endless iterator with a position, `get_state()` and
+        `set_state(state)` in JSON. A batch is a dict of arrays whose first axis counts examples, of this process's
+        share if there are several."""
         ...
 
     def names(self, ids: Sequence[int]) -> Sequence[str]:

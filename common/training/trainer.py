@@ -5,8 +5,8 @@ run or file that the task names (`Task.start`); else `Task.init`. Checkpoints ho
 as well, so the same command again resumes, and ends in the same weights as a run without a stop.
 
 The host never holds up the device: the metrics of a step are read while the next one runs (`MetricWindow`), checkpoints
-are written in the background (`checkpoint.py`), and so are refreshed arrays (`refresh.py`). Each compiled step runs
-under `jax.transfer_guard("disallow")`: an array that is still on the host is an error.
+and refreshed arrays come in the background. Each compiled step runs under `jax.transfer_guard("disallow")`: an array
+that is still on the host is an error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from common.training.mesh import Rules, make_mesh, place, replicated, shard_batc
 from common.training.optimizer import OptimConfig, make_optimizer, make_schedule
 from common.training.refresh import NoRefresh, make_refresh, spare_devices
 from common.training.state import TrainState, abstract_state, as_seed, init_state, train_step
-from common.training.task import IDS, Batch, Data, Metrics, SplitFrozenTask, Task
+from common.training.task import IDS, Batch, Data, Metrics, Task
 
 log = logging.getLogger(__name__)
 
@@ -100,8 +100,7 @@ def train(
     target = abstract_state(task, tx, optim, mesh, config.sharding)
     state_sharding = jax.tree.map(lambda x: x.sharding, target)
     frozen = task.frozen()
-    rules = (*(task.frozen_rules if isinstance(task, SplitFrozenTask) else ()), *config.sharding)
-    frozen = place(frozen, shardings(mesh, frozen, rules))
+    frozen = place(frozen, shardings(mesh, frozen, (*getattr(task, "frozen_rules", ()), *config.sharding)))
     refresh = make_refresh(task, mesh, frozen)
 
     def resume(step: int) -> tuple[int, TrainState, Any]:
@@ -115,9 +114,9 @@ def train(
             raise ValueError(f"trainer.steps is {config.steps}: {folder} is at step {start}; give that or more")
         log.info("resumed %s at step %d", folder, start)
     else:
-        pure = partial(init_state, task, tx, optim)
-        init = jax.jit(pure, out_shardings=state_sharding, compiler_options=COMPILE_FAST)
-        start, state, arrays = 0, init(traced_seed, task.start()), None
+        options: Any = dict(out_shardings=state_sharding, compiler_options=COMPILE_FAST)
+        state = jax.jit(partial(init_state, task, tx, optim), **options)(traced_seed, task.start())
+        start, arrays = 0, None
     refresh.start(start, state.params, arrays)
 
     # 3. The step, compiled once; it donates the memory of the old state to the new one. Only compiling may move arrays
@@ -218,12 +217,10 @@ class Run:
         evaluation, every = self.evaluation, self.config.evaluate_every
         if evaluation is not None and every and (last or (number % every == 0 and not stop)):
             params = distributed.fetch(state.averaged)
-
-            def score() -> dict[str, float]:
-                return {name: float(value) for name, value in evaluation.score(self.task, params).items()}
-
             try:
-                scores = distributed.on_first(score)
+                scores = distributed.on_first(
+                    lambda: {k: float(v) for k, v in evaluation.score(self.task, params).items()}
+                )
                 self.logger.scalars(number, scores)
                 if self.config.best:
                     self.checkpoints.wait()  # in all processes
@@ -236,11 +233,9 @@ class Run:
         write(scores)
 
     def export(self, name: str, state: TrainState, **more: Any) -> Path:
-        path = self.folder / name
-        params, steps = distributed.fetch(state.averaged), int(state.step)
-        if distributed.is_first():
-            return self.task.export(path, params, {"steps": steps, **self.metadata, **more})
-        return path
+        path, params = self.folder / name, distributed.fetch(state.averaged)
+        metadata = {"steps": int(state.step), **self.metadata, **more}
+        return self.task.export(path, params, metadata) if distributed.is_first() else path
 
 
 class Interrupt:

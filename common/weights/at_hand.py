@@ -1,22 +1,14 @@
-"""What is at hand without a network: shipped weights, converted ones, downloads, and the hub's files on this disk.
-
-| source | where | licence |
-| --- | --- | --- |
-| shipped | `weights/` of a package | of the model card beside them |
-| converted | another program's weights, made ours once and kept in the cache folder | that of what they were made of |
-| downloaded | by an address `https://...`, in the cache folder | of the page that they came from |
-| hub | by an address `hf:...`, in the cache of `huggingface_hub` | `license` of the repository's card, if it came too |
-
-`film info --list`, `plugins info --list` and `reveal info --list` print this. A download or a repository stands in the
-lists of all three: what it is for is only known to the command that reads it.
+"""What is at hand without a network (`info --list`): weights that are shipped, converted from another program's,
+downloaded from `https://...`, or in the cache of the hub. What a download is for only the command that reads it knows:
+it stands in the lists of all systems.
 """
 
-import dataclasses
+import contextlib
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.io.files import cache_folder
 from common.io.tensor_files import TensorFiles
@@ -26,11 +18,8 @@ CARD = "README.md"
 LICENCE = re.compile(r"^\| (?:weights )?licence \| (.+?) \|$", re.MULTILINE)  # of our own cards
 
 
-@dataclasses.dataclass(frozen=True)
-class AtHand:
-    """`name` is what options take: a shipped name, a path or an address."""
-
-    name: str
+class AtHand(NamedTuple):
+    name: str  # what options take: a shipped name, a path or an address
     source: str
     bytes: int
     licence: str  # "": not known here
@@ -67,15 +56,11 @@ def _of_the_hub() -> Iterator[AtHand]:
     for repo in sorted(cache.repos, key=lambda repo: repo.repo_id):
         for revision in sorted(repo.revisions, key=lambda revision: revision.commit_hash):
             name = sorted(revision.refs)[0] if revision.refs else revision.commit_hash
-            card, fields = revision.snapshot_path / CARD, {}
-            if card.is_file():
-                try:
-                    fields = metadata_load(card) or {}
-                except Exception as error:  # of whatever someone wrote there
-                    fields = {"license": f"unreadable card ({type(error).__name__})"}
+            card, licence = revision.snapshot_path / CARD, ""
+            with contextlib.suppress(Exception):  # of whatever someone wrote there
+                licence = str((metadata_load(card) or {}).get("license") or "")
             address = f"hf:{repo.repo_id}" + f"@{name}" * (name != "main")
-            path = str(revision.snapshot_path)
-            yield AtHand(address, "hub", revision.size_on_disk, str(fields.get("license") or ""), path)
+            yield AtHand(address, "hub", revision.size_on_disk, licence, str(revision.snapshot_path))
 
 
 def listing(given: str | None, weights: Path, kind: str) -> tuple[str, dict[str, Any]]:
@@ -83,10 +68,8 @@ def listing(given: str | None, weights: Path, kind: str) -> tuple[str, dict[str,
     if given is not None:
         raise ValueError(f"--list lists all weights on this machine: leave out {given}")
     rows = [*shipped(weights), *cached(kind)]
-    cells = [
-        ("name", "source", "MB", "licence"),
-        *((row.name, row.source, f"{row.bytes / 1e6:,.1f}", row.licence or "not known here") for row in rows),
-    ]
+    cells = [("name", "source", "MB", "licence")]
+    cells += [(row.name, row.source, f"{row.bytes / 1e6:,.1f}", row.licence or "not known here") for row in rows]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     text = "\n".join(f"{a:{widths[0]}}  {b:{widths[1]}}  {c:>{widths[2]}}  {d}" for a, b, c, d in cells)
-    return text, {"at_hand": [vars(row) for row in rows]}
+    return text, {"at_hand": [row._asdict() for row in rows]}

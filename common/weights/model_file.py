@@ -1,22 +1,8 @@
 """Weights with their description: one safetensors file with all that is needed to rebuild the model.
 
-The file holds the parameters under dotted names ("extractor.convs.0.kernel") and, in its header, as text:
-
-| key | value |
-| --- | --- |
-| format_version | of this layout; a reader refuses a newer one |
-| kind | of model, e.g. "film" |
-| config | the architecture's fields as JSON |
-| dtype | of the stored floats: float32, float16, bfloat16, or mixed |
-| value_range | of the images that the model takes and gives, "[0, 1]" |
-| git_commit | of the code that wrote it, with "-dirty" if files had changed; or "unknown" |
-| libraries | versions of jax, flax, numpy, safetensors as JSON |
-| created_by | project and version |
-| metadata | of the caller (data, steps, scores), as JSON |
-| sha256 | of all that follows the header; files written before 2026-11-24 have none |
-
-There is no date: the same parameters, config and code give the same bytes. Reading never unpickles. It compares the
-digest, and refuses NaN and infinity: a damaged file is named here instead of blamed on what the model gives.
+The file holds the parameters under dotted names ("extractor.convs.0.kernel") and, in its header, `Metadata` as text.
+There is no date: the same parameters, config and code give the same bytes. Reading compares the digest, and refuses NaN
+and infinity.
 """
 
 import json
@@ -40,18 +26,18 @@ PROJECT = "film-plugins-reveal"
 
 @dataclass(frozen=True)
 class Metadata:
-    """The header of a weights file: the table of the module."""
+    """The header of a weights file; what is no text is JSON there."""
 
-    kind: str
-    config: dict[str, Any]
-    dtype: str
-    value_range: str
-    git_commit: str
-    libraries: dict[str, str]
-    created_by: str
-    metadata: dict[str, Any]
-    format_version: int = FORMAT_VERSION
-    sha256: str = ""
+    kind: str  # of model, e.g. "film"
+    config: dict[str, Any]  # the architecture's fields
+    dtype: str  # of the stored floats: float32, float16, bfloat16, or mixed
+    value_range: str  # of the images that the model takes and gives, "[0, 1]"
+    git_commit: str  # of the code that wrote it, with "-dirty" if files had changed; or "unknown"
+    libraries: dict[str, str]  # versions of jax, flax, numpy, safetensors
+    created_by: str  # project and version
+    metadata: dict[str, Any]  # of the caller (data, steps, scores)
+    format_version: int = FORMAT_VERSION  # of this layout; a reader refuses a newer one
+    sha256: str = ""  # of all that follows the header
 
 
 def save_weights(
@@ -91,7 +77,11 @@ def save_weights(
         created_by=f"{PROJECT} {version}",
         metadata=dict(metadata or {}),
     )
-    text = _to_text(header)
+    try:  # safetensors stores text only
+        encoder = json.JSONEncoder(sort_keys=True, allow_nan=False)
+        text = {key: value if isinstance(value, str) else encoder.encode(value) for key, value in vars(header).items()}
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"config and metadata must be JSON (finite numbers, text, lists): {error}") from error
     with atomic_output(path, overwrite, durable=True) as temporary:
         write_tensors(temporary, tensors, text)
     return Path(path)
@@ -165,34 +155,17 @@ def _as_float(value: np.ndarray, dtype: Any) -> np.ndarray:
         return value.astype(dtype, copy=False)
 
 
-def _to_text(header: Metadata) -> dict[str, str]:
-    """safetensors stores text only: other values than str become JSON."""
-    try:
-        return {
-            key: value if isinstance(value, str) else json.dumps(value, sort_keys=True, allow_nan=False)
-            for key, value in vars(header).items()
-        }
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"config and metadata must be JSON (finite numbers, text, lists): {error}") from error
-
-
 def _from_text(text: Mapping[str, str], path: str | Path) -> Metadata:
     if "kind" not in text or "format_version" not in text:
         ways = "`film convert SRC DST` or `reveal convert SRC DST`"
         raise ValueError(f"{path}: not written by this project; published weights become ours by {ways}")
-    fields = dict(text)
+    fields: dict[str, Any] = {"sha256": "", **text}
     try:
-        version = int(fields["format_version"])
+        fields["format_version"] = version = int(text["format_version"])
         if version > FORMAT_VERSION:
             raise ValueError(f"format version {version} is newer than {FORMAT_VERSION}; update this program")
         for key in ("config", "libraries", "metadata"):
-            fields[key] = parse_json(fields[key])
-            if not isinstance(fields[key], dict):
-                raise ValueError(f"{key} is no JSON object")
-        fields.setdefault("sha256", "")
-        known = {key: fields[key] for key in Metadata.__dataclass_fields__}
-        return Metadata(**{**known, "format_version": version})
-    except KeyError as error:
-        raise ValueError(f"{path}: its header lacks {error}; save it again") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: its header cannot be read: {error}") from error
+            fields[key] = parse_json(fields[key], key, dict)
+        return Metadata(**{key: fields[key] for key in Metadata.__dataclass_fields__})
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"{path}: its header cannot be read or lacks an entry: {error}; save it again") from error

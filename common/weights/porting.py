@@ -17,8 +17,8 @@ A table has, for each of our leaves, the key that fills it and the layout of the
 2. every target leaf is filled exactly once;
 3. every shape is equal after the layout change.
 
-NaN, infinity, or a value of another kind (an integer for a float) is an error too. Nothing is filled in part: one
-ValueError lists all offenders, with a complete summary in its first line.
+NaN, infinity, or a value of another kind (an integer for a float) is an error too. One ValueError lists all offenders,
+with a summary in its first line.
 """
 
 from collections import Counter
@@ -104,10 +104,10 @@ def port(
     place: Callable[[np.ndarray], Any] = lambda array: array,
 ) -> dict[str, Any]:
     """Their arrays -> ours, flat, in the layout, shape and dtype of `target` (nested or flat, arrays or
-    ShapeDtypeStructs: `nnx.eval_shape` needs no random weights). `unflatten_like` nests the result.
+    ShapeDtypeStructs). `unflatten_like` nests the result.
 
-    `place` converts each array at once, and its result is kept instead: one that moves the array to a device holds the
-    network and some copies of one tensor in memory, not the network twice. Raises one ValueError with all offenders."""
+    `place` converts each array at once, and its result is kept instead: one that moves it to a device does not hold the
+    network twice. Raises one ValueError with all offenders."""
     leaves = flatten(target)
     problems = _coverage(table, leaves)
     needed = {path: entry.source for path, entry in table.items()}
@@ -131,17 +131,16 @@ def export(params: Tree, table: Table) -> dict[str, np.ndarray]:
     leaves = flatten(params)
     problems = _coverage(table, leaves)
     exported = {}
-    for path, entry in table.items():
-        if path not in leaves:
-            continue
-        value = np.asarray(leaves[path])
-        if not entry.layout.fits(value.ndim):
-            problems.setdefault("shape differs", []).append(f"{path}: {entry.layout.name} cannot turn {value.shape}")
+    for path, leaf in leaves.items():
+        source, layout = table.get(path, Entry(""))  # without a line it is among the problems already
+        value = np.asarray(leaf)
+        if not layout.fits(value.ndim):
+            problems.setdefault("shape differs", []).append(f"{path}: {layout.name} cannot turn {value.shape}")
         elif not all_finite(value):
             problems.setdefault("not finite", []).append(path)
         else:
-            axes = None if entry.layout.axes is None else np.argsort(entry.layout.axes)
-            exported[entry.source] = np.array(value if axes is None else np.transpose(value, axes), order="C")
+            axes = range(value.ndim) if layout.axes is None else np.argsort(layout.axes)
+            exported[source] = np.array(np.transpose(value, axes), order="C")
     _refuse("export", f"{len(leaves)} leaves, table has {len(table)} lines", problems)
     return exported
 
@@ -211,8 +210,8 @@ def _convert(theirs: np.ndarray, layout: Layout, leaf: Any) -> tuple[np.ndarray,
 
 
 def _copy(theirs: np.ndarray, layout: Layout, target: np.ndarray) -> None:
-    """`theirs` into `target`, in its layout and type. OpenCV widens float16 and transposes matrices several times
-    faster than NumPy, which does it number by number."""
+    """`theirs` into `target`, in its layout and type. OpenCV widens float16 and transposes matrices several times as
+    fast as NumPy."""
     if theirs.size >= LARGE and theirs.flags.c_contiguous and target.dtype == np.float32:
         import cv2
 
@@ -232,10 +231,8 @@ def _copy(theirs: np.ndarray, layout: Layout, target: np.ndarray) -> None:
 
 def _refuse(doing: str, totals: str, problems: Mapping[str, list[str]]) -> None:
     """Raises one ValueError for all problems, if there are any: a headline with counts, then a line each."""
-    counts = {kind: len(offenders) for kind, offenders in problems.items() if offenders}
-    if not counts:
-        return
-    listed = ", ".join(f"{count} x {kind}" for kind, count in counts.items())
-    hint = f" ({totals}); is this the right file and model size?" if totals else ""
-    lines = [f"  {kind}: {offender}" for kind in counts for offender in problems[kind]]
-    raise ValueError("\n".join([f"{doing} failed, {sum(counts.values())} in all: {listed}{hint}", *lines]))
+    lines = [f"  {kind}: {offender}" for kind, offenders in problems.items() for offender in offenders]
+    if lines:
+        listed = ", ".join(f"{len(offenders)} x {kind}" for kind, offenders in problems.items() if offenders)
+        hint = f" ({totals}); is this the right file and model size?" if totals else ""
+        raise ValueError("\n".join([f"{doing} failed, {len(lines)} in all: {listed}{hint}", *lines]))

@@ -1,10 +1,9 @@
 """Weights by address: wherever a program takes a path, it takes an address too.
 
-`hf:OWNER/NAME`, or a file or folder/ in it, with @REVISION; `https://HOST/FILE`, with #sha256=DIGEST. What each gives,
-how long it is kept and which variables count: docs/published-weights.md.
-
-*Needed* are (`needed_files`) configs, vocabularies and safetensors, of each network in one precision; not pickles, the
-formats of other frameworks, pictures, or single-file checkpoints beside the same networks in folders.
+`hf:OWNER/NAME`, or a file or folder/ in it, with @REVISION; `https://HOST/FILE`, with #sha256=DIGEST
+(docs/published-weights.md). Of a repository are *needed* configs, vocabularies and safetensors, of each network in one
+precision; not pickles, other frameworks' formats, pictures, or single-file checkpoints beside the same networks in
+folders.
 """
 
 import hashlib
@@ -98,15 +97,8 @@ def _digest_of(text: str) -> tuple[str, str]:
 
 def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[str]]) -> Path:
     import httpx2
-    from huggingface_hub import (
-        HfApi,
-        RepoFile,
-        constants,
-        errors,
-        get_cached_repo_tree,
-        get_session,
-        snapshot_download,
-    )
+    import huggingface_hub as hub
+    from huggingface_hub import constants, errors
 
     match = ADDRESS.fullmatch(address)
     if not match:
@@ -115,11 +107,11 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
     where = {"repo_id": repository, "revision": match["revision"] or "main"}
     try:
         try:
-            get_session().head(constants.ENDPOINT, timeout=SECONDS)  # one try; the library's own take half a minute
-            tree, offline = list(HfApi().list_repo_tree(recursive=True, **where)), False
+            hub.get_session().head(constants.ENDPOINT, timeout=SECONDS)  # one try; the library's own take half a minute
+            tree, offline = list(hub.HfApi().list_repo_tree(recursive=True, **where)), False
         except (errors.OfflineModeIsEnabled, httpx2.TransportError):
-            tree, offline = get_cached_repo_tree(**where), True
-        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
+            tree, offline = hub.get_cached_repo_tree(**where), True
+        sizes = {entry.path: entry.size for entry in tree if isinstance(entry, hub.RepoFile)}
         if not inside or inside.endswith("/"):
             chosen = [inside + name for name in choose([x.removeprefix(inside) for x in sizes if x.startswith(inside)])]
         else:
@@ -128,22 +120,19 @@ def _from_hub(address: str, digest: str, choose: Callable[[Sequence[str]], list[
             have = ", ".join(sorted(sizes)[:8]) or "nothing"
             raise FileNotFoundError(f"{address}: the repository has no {'such file' if inside else 'weights'}; {have}")
         _check_size(address, sum(sizes[name] or 0 for name in chosen))
-        patterns = [escape(name) for name in chosen]
-        folder = snapshot_download(allow_patterns=patterns, local_files_only=offline, **where)
+        folder = hub.snapshot_download(allow_patterns=[*map(escape, chosen)], local_files_only=offline, **where)
     except errors.GatedRepoError as error:
         raise PermissionError(f"{address} asks for its licence: accept it on the hub, and set HF_TOKEN") from error
-    except errors.RepositoryNotFoundError as error:
-        raise FileNotFoundError(f"{address}: no such repository, or a private one: set HF_TOKEN") from error
-    except errors.RevisionNotFoundError as error:
-        raise FileNotFoundError(f"{address}: the repository has no revision {match['revision']}") from error
+    except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError) as error:
+        missing = "no such repository or revision, or a private one: set HF_TOKEN"
+        raise FileNotFoundError(f"{address}: {missing}") from error
     except (
         errors.CachedRepoTreeNotFoundError,
         errors.LocalEntryNotFoundError,
         errors.IncompleteSnapshotError,
     ) as error:
         way = "unset HF_HUB_OFFLINE" if constants.HF_HUB_OFFLINE else "check the network"
-        way += ", or give a path"
-        raise ConnectionError(f"{address} is not on this disk, and the hub cannot be reached: {way}") from error
+        raise ConnectionError(f"{address} is not on this disk, and out of reach: {way}, or give a path") from error
     except (errors.HfHubHTTPError, httpx2.TransportError) as error:
         raise ConnectionError(f"{address}: {' '.join(str(error).split())}; the same command resumes") from error
     path = Path(folder) / inside
@@ -166,12 +155,9 @@ def _from_web(address: str, digest: str) -> Path:
         known, downloader = f"sha256:{digest}" if digest else None, typing.cast(Any, _download)
         path = Path(pooch.retrieve(address, known, name, folder, downloader=downloader))
         path.with_name(name + ADDRESS_FILE).write_text(address, "utf-8")
-    except requests.HTTPError as error:
-        status = None if error.response is None else error.response.status_code
-        raise ConnectionError(f"{address}: the server answers {status}; check the address") from error
     except requests.RequestException as error:
-        way = "check the address and the network"
-        raise ConnectionError(f"{address} cannot be reached ({type(error).__name__}): {way}") from error
+        reason = type(error).__name__ if error.response is None else error.response.status_code
+        raise ConnectionError(f"{address} cannot be had ({reason}): check the address and the network") from error
     except ValueError as error:
         if "hash" not in str(error):
             raise

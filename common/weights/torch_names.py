@@ -10,8 +10,8 @@ Where attributes have their names, a table is computed, not written. Of a leaf's
 | `conv1.bias`, `class_embedding` | `conv1.bias`, `class_embedding` | same |
 
 and one number, where a layer without parameters has an index in diffusers' list and none in ours (`RENAMED`). `fill`
-builds a network abstractly and fills it tensor by tensor, so that the memory needed is the network's own and one
-tensor; `state_dict` is the inverse. Both are held to the three checks of `porting.py`.
+fills a network tensor by tensor, so that the memory needed is its own and one tensor. `fill` and `state_dict` are held
+to the three checks of `porting.py`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
-"""CLIP and SigLIP from the folders that people have: `config.json`, and `model.safetensors` or `pytorch_model.bin`.
+"""CLIP and SigLIP from transformers' folders: `config.json`, and `model.safetensors`, `pytorch_model.bin` or shards.
 
-    towers = load_two_towers("clip-vit-base-patch32")
-    tower = load_image_encoder("IP-Adapter/models/image_encoder")         # CLIPVisionModelWithProjection alone
-
-Files are transformers', single or in shards; a `.bin` is read by the restricted reader, which runs no code of the file.
+towers = load_two_towers("clip-vit-base-patch32")
+tower = load_image_encoder("IP-Adapter/models/image_encoder")         # CLIPVisionModelWithProjection alone
 """
 
 import re

@@ -23,8 +23,8 @@ import numpy as np
 from natsort import natsorted
 
 from common.checked import Rule
-from common.data.arrays import check_whole, mapped
 from common.data.tfds import open_rows
+from common.io.arrays import check_whole, mapped
 from common.io.files import require_file
 from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan

@@ -13,7 +13,6 @@ from typing import Any
 from flax import nnx
 
 from common.io.tensor_files import about
-from common.training import renamed
 from common.training.task import Params
 from common.weights.model_file import Metadata, load_weights, save_weights
 from common.weights.porting import assemble
@@ -22,6 +21,7 @@ from film.io.pretrained import find
 from film.model import Film
 
 KIND = "film"
+OLD_NAMES = {"between": "bilateral", "flow_search": "correlation_radius"}  # of fields, in the shipped film-small
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
@@ -34,10 +34,9 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
     """`load`, and the header of the file."""
     path = find(name_or_path)
     params, metadata = load_weights(path, expect_kind=KIND)
-    old_names = renamed.FIELDS["film.model.FilmConfig"]
     with about(path):
         try:
-            config = FilmConfig(**{old_names.get(name, name): value for name, value in metadata.config.items()})
+            config = FilmConfig(**{OLD_NAMES.get(name, name): value for name, value in metadata.config.items()})
         except (TypeError, ValueError) as error:
             raise ValueError(f"its config is not one of FILM's ({error}); update this program") from error
         return assemble(Film, config, params), metadata

@@ -27,7 +27,7 @@ import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
-from common.data.arrays import open_arrays
+from common.io.arrays import open_arrays
 from common.io.files import require_file
 from common.io.images import READABLE, read_image
 from plugins.conditions.mask import foreground

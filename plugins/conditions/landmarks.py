@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from common.data.arrays import open_arrays
+from common.io.arrays import open_arrays
 from common.io.files import atomic_output, require_file
 from common.io.tensor_files import read_json
 from plugins.conditions.connections import FACE_POINTS, FACE_SWAP, HAND_POINTS, HAND_SWAP, POSE_POINTS, POSE_SWAP

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from common.data.arrays import check_whole, mapped
 from common.data.stored import Stored
+from common.io.arrays import check_whole, mapped
 from common.io.tensor_files import read_json
 from plugins.data.record import Record, Source
 

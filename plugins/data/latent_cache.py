@@ -29,7 +29,7 @@ from tqdm import tqdm
 from tyro.conf import Positional
 
 from common import terminal
-from common.data.arrays import check_whole, mapped
+from common.io.arrays import check_whole, mapped
 from common.io.files import atomic_folder, check_output_folder
 from common.io.images import from_uint8
 from common.io.tensor_files import read_json

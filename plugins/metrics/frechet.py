@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from common.data.arrays import open_arrays
+from common.io.arrays import open_arrays
 from common.io.files import atomic_output
 
 FEWEST = 3  # images of a set: leaving one out must leave a pair

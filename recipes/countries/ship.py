@@ -18,7 +18,6 @@ from flax import nnx
 
 from common import terminal
 from common.io.files import atomic_folder
-from common.training import renamed
 from recipes.countries.data import CountriesConfig
 from recipes.countries.phrases import SOURCES
 from reveal import pretrained
@@ -39,7 +38,7 @@ def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
     model, header = weights.load_with_metadata(run)
     recipe = recipe_of(header, "data")
     recipe = recipe.get("world", recipe)  # of `FlagPairs`
-    if renamed.target(str(recipe.get("_target_"))) not in COUNTRIES:
+    if recipe.get("_target_") not in COUNTRIES:
         raise ValueError(f"{run} was trained on {recipe.get('_target_')}, not on {COUNTRIES[0]}: give another run")
     length = recipe.get("item_length", CountriesConfig.item_length)
     if tower_weight is not None:

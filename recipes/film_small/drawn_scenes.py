@@ -118,7 +118,7 @@ class DrawnScenes(Checked):
 
 
 class DrawnBatches:
-    """This process's share of the endless batches of a seed, with a position (`common.training.task.Batches`)."""
+    """This process's share of the endless batches of a seed, with a position (`common.training.task.Data`)."""
 
     def __init__(self, config: DrawnScenes, seed: int, textures: Textures) -> None:
         self.config, self.position, self.textures = config, 0, textures

@@ -38,7 +38,7 @@ import tyro
 
 from common import terminal
 from common.io.files import atomic_folder, check_output_folder
-from common.io.images import image_size, verify_image
+from common.io.images import read_image
 from recipes.downloads.archives import Package, check_folder, read_packages, write_index
 
 INDEX = "index.json"
@@ -120,8 +120,7 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
     path = folder / row.name
     path.write_bytes(content)
     try:
-        verify_image(path)
-        width, height = image_size(path)
+        height, width, _ = read_image(path).shape
     except ValueError as error:
         raise ValueError(f"{row.package.name}: {row.member} is no complete picture") from error
     source = dict(package=row.package.name, member=row.member, licence=row.licence, author=row.author)

@@ -96,9 +96,3 @@ def test_cudnn_where_it_can(monkeypatch, capability, dtype, head, masked, expect
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability=capability)])
     assert fastest(q, k, masked=masked) == expected
-
-
-def test_on_a_cpu_length_decides():
-    for tokens, expected in ((77, "xla"), (4096, "blocked")):
-        q = jnp.zeros((1, tokens, 8, 4))
-        assert fastest(q, q, masked=False) == expected

@@ -9,7 +9,6 @@ from unittest import mock
 
 import cv2
 import numpy as np
-import PIL
 import pillow_heif
 import pytest
 from color_profiles import ADOBE, GREY, P3, SRGB, SRGB_CURVE, matrix_profile
@@ -17,7 +16,7 @@ from PIL import Image
 from refusal import refused
 
 from common.io import images, srgb
-from common.io.images import find_images, image_size, read_image, to_uint8, verify_image, write_image
+from common.io.images import find_images, image_size, read_image, to_uint8, write_image
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 36, 3), dtype=np.uint8)
 Y, X = np.mgrid[0:24, 0:36].astype(np.float32)
@@ -188,19 +187,6 @@ def test_other_modes_become_rgb(tmp_path, mode):
     assert np.abs(error).max() <= (3 if mode == "CMYK" else 0)
 
 
-def test_a_ycbcr_tiff_is_read_or_refused(tmp_path):
-    """Pillow before 13 takes an uncompressed one for cut short; libtiff rounds those that are compressed."""
-    picture = Image.fromarray(RGB).convert("YCbCr")
-    picture.save(tmp_path / "b.tif", compression="tiff_lzw")
-    error = to_uint8(read_image(tmp_path / "b.tif")).astype(int) - np.asarray(picture.convert("RGB"))
-    assert np.abs(error).max() <= 1
-    picture.save(tmp_path / "a.tif")
-    if int(PIL.__version__.split(".")[0]) < 13:
-        assert "a.tif" in refused(ValueError, read_image, tmp_path / "a.tif")
-    else:
-        np.testing.assert_array_equal(to_uint8(read_image(tmp_path / "a.tif")), np.asarray(picture.convert("RGB")))
-
-
 def test_alpha_is_composited_over_white(tmp_path):
     rgba = np.array([[[255, 0, 0, 255], [255, 0, 0, 0], [0, 0, 0, 51]]], np.uint8)
     Image.fromarray(rgba).save(tmp_path / "rgba.png")
@@ -232,28 +218,16 @@ def test_exif_orientation(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_truncated_images_are_errors_of_reading_and_verification(tmp_path, name):
-    """A sample of all lengths that a file may be cut to, and those near its end, where some bytes are of no use."""
-
-    def outcome(function) -> str:
-        try:
-            function(path)
-        except ValueError as error:
-            return str(error)
-        return ""
-
+def test_truncated_images_are_errors(tmp_path, name):
+    """A sample of all lengths that a file may be cut to."""
     path = save(tmp_path / name)
-    whole, outcomes = path.read_bytes(), []
-    for length in (*range(0, len(whole) - 20, 397), *range(len(whole) - 20, len(whole), 3)):
+    whole = path.read_bytes()
+    for length in range(0, len(whole) - 20, 397):
         path.write_bytes(whole[:length])
-        outcomes.append((outcome(verify_image), outcome(read_image)))
-    assert all(one == other for one, other in outcomes)
-    assert all(name in one for one, _ in outcomes[:-7])
-    assert outcomes[-1] or name not in ("a.heic", "a.avif")
+        assert name in refused(ValueError, read_image, path)
 
 
 def test_unreadable_files_are_refused(tmp_path):
-    """By reading and by verification, alike."""
     (tmp_path / "empty.png").touch()
     (tmp_path / "text.png").write_text("not a picture at all\n" * 9)
     damaged = bytearray(save(tmp_path / "flipped.png").read_bytes())
@@ -270,9 +244,7 @@ def test_unreadable_files_are_refused(tmp_path):
     values |= {f"animated.{suffix}": "animation" for suffix in ("png", "webp", "avif")}
     kinds = {"none.png": FileNotFoundError, ".": IsADirectoryError}
     for name in (*values, "none.png", "empty.png", "text.png", "flipped.png", "pipe.png"):
-        kind = kinds.get(name, ValueError)
-        message = refused(kind, read_image, tmp_path / name)
-        assert values.get(name, name) in message and refused(kind, verify_image, tmp_path / name) == message
+        assert values.get(name, name) in refused(kinds.get(name, ValueError), read_image, tmp_path / name)
 
 
 def test_what_a_file_may_claim_goes_by_its_size(tmp_path, monkeypatch):
@@ -284,12 +256,10 @@ def test_what_a_file_may_claim_goes_by_its_size(tmp_path, monkeypatch):
     for name in ("claims.jpg", "solid.png"):
         message = refused(ValueError, read_image, tmp_path / name)
         assert name in message and ("20000x19990" in message or "19990x20000" in message)
-        assert message == refused(ValueError, verify_image, tmp_path / name)
         assert message == refused(ValueError, image_size, tmp_path / name)
     path, limit = tmp_path / "scan.tif", Image.MAX_IMAGE_PIXELS
     Image.new("1", (19_000, 10_000)).save(path)  # past the 89 and 179 megapixels of Pillow's own warning and error
     assert image_size(path) == (19_000, 10_000)
-    verify_image(path)
     monkeypatch.setattr(images, "MAX_PIXELS", 95_000_000)
     assert "95 megapixels" in refused(ValueError, read_image, path)
     assert limit == Image.MAX_IMAGE_PIXELS
@@ -297,25 +267,22 @@ def test_what_a_file_may_claim_goes_by_its_size(tmp_path, monkeypatch):
 
 def test_threads_share_a_budget_of_pixels(tmp_path, monkeypatch):
     path = save(tmp_path / "a.png")
-    pixels, now, most = SMOOTH.shape[0] * SMOOTH.shape[1], [0], [0]
-    monkeypatch.setattr(images, "PIXELS_AT_ONCE", 2 * pixels)
-    upright = images._upright
+    now, upright = [], images._upright
 
     def watched(*arguments):
-        now[0] += 1
-        most[0] = max(most[0], now[0])
+        now.append(1)
         time.sleep(0.02)
-        now[0] -= 1
+        seen.append(len(now))
+        now.pop()
         return upright(*arguments)
 
     monkeypatch.setattr(images, "_upright", watched)
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(read_image, [path] * 6))
-        assert most[0] <= 2
-        monkeypatch.setattr(images, "PIXELS_AT_ONCE", 1)  # each is larger: one after the other
-        most[0] = 0
-        list(pool.map(read_image, [path] * 4))
-    assert most[0] == 1
+    for budget, most in ((2 * SMOOTH.shape[0] * SMOOTH.shape[1], 2), (1, 1)):  # 1: each is larger
+        monkeypatch.setattr(images, "PIXELS_AT_ONCE", budget)
+        seen: list[int] = []
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(read_image, [path] * 6))
+        assert max(seen) <= most
 
 
 def test_garbled_exif_is_ignored(tmp_path):
@@ -323,7 +290,6 @@ def test_garbled_exif_is_ignored(tmp_path):
     entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
     exif = b"Exif\0\0II*\0\x08\0\0\0" + struct.pack("<H", 9) + entry + b"garbage"
     path = save(tmp_path / "a.jpg", exif=exif)
-    verify_image(path)
     assert image_size(path) == read_image(path).shape[1::-1]
 
 
@@ -352,8 +318,6 @@ def test_find_images(tmp_path, monkeypatch):
         assert str(place) in refused(FileNotFoundError, find_images, place)
     monkeypatch.chdir(tmp_path)
     assert [str(p) for p in find_images("f1.*")] == ["f1.webp"]
-    monkeypatch.setattr("pathlib.Path.iterdir", mock.Mock(side_effect=PermissionError(13, "Permission denied")))
-    assert str(tmp_path) in refused(PermissionError, find_images, tmp_path)
 
 
 def test_shrink_averages_and_leaves_small_images_alone():
@@ -377,5 +341,5 @@ def test_contact_sheet_places_images_and_labels():
     assert images.contact_sheet(tiles, columns=9).shape[1] == 3 * 44 + 4
     strip = images.contact_sheet(tiles[:2], columns=2, labels=["t=0.25", "t=0.75"])[14:-4]
     assert strip.min() < 0.3 and not np.array_equal(strip[:, 4:44], strip[:, 48:88])
-    for arguments in ({"images": []}, {"images": tiles, "labels": ["a", "b"]}, {"images": tiles, "gap": -1}):
+    for arguments in ({"images": []}, {"images": tiles, "labels": ["a", "b"]}):
         refused(ValueError, images.contact_sheet, **arguments)

@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, all_finite, export, flatten, port, unflatten_like
+from common.weights.porting import OI_TO_IO, OIHW_TO_HWIO, Entry, export, flatten, port, unflatten_like
 
 TABLE = {
     "convs.0.kernel": Entry("body.0.weight", OIHW_TO_HWIO),
@@ -134,9 +134,3 @@ def test_repeated_missing_unknown_and_misshapen_paths_are_listed():
         "value without a leaf: tail",
         "shape differs: convs.0.kernel: value (3, 2, 4, 6), leaf (3, 2, 4, 5)",
     ]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
-def test_all_finite_knows_every_float(dtype):
-    for value, finite in ((2, True), (np.nan, False), (-np.inf, False)):
-        assert all_finite(np.array([1, value], dtype)) == finite

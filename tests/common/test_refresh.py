@@ -224,12 +224,9 @@ def test_a_refresh_in_parts_is_cancelled_at_the_end_of_the_run(tmp_path):
     assert not refresh_threads() and time.perf_counter() - clock < refresh.PATIENCE
 
 
-@pytest.mark.parametrize("results", [
-    [{"kernel": np.zeros((1, 2))}, {"kernel": np.zeros((2, 2))}],  # shapes that change
-    [np.ones(3)],
-    [{"a": (np.ones(3),)}],
-])  # fmt: skip
-def test_arrays_come_as_dicts_of_constant_shapes(tmp_path, results):
+def test_arrays_have_constant_shapes():
+    results = [{"kernel": np.zeros((1, 2))}, {"kernel": np.zeros((2, 2))}]
+
     class Odd(Follow):
         def refresh_arrays(self, params, frozen, check_cancelled=None):
             return results.pop(0)

@@ -11,7 +11,7 @@ import zipfile
 import ml_dtypes
 import numpy as np
 import pytest
-from recipe import DATA, variable
+from recipe import DATA
 from refusal import refused
 from weight_files import Global, Storage, Tensor, archive, pickled
 
@@ -19,24 +19,6 @@ from common.io import torch_file
 from common.io.torch_file import read_torch
 
 STORAGE = np.arange(6, dtype=np.float32)
-
-
-@pytest.mark.parametrize("name", ["dajes_tiny.pth", "dajes_tiny_torchscript.pt"])
-def test_film_port_has_the_values_of_the_reference_under_the_names_of_the_port(name):
-    tensors = read_torch(DATA / name)
-    assert len(tensors) == 50
-    expected = {
-        "extract.extract_sublevels.convs.1.0.0": "feat_net/sub_extractor/cfeat_conv_2",
-        "predict_flow._predictor._convs.0.0": "predict_flow/flow_predictor_shared/conv_0",
-        "predict_flow._predictors.0._convs.3.0": "predict_flow/flow_predictor_1/conv_3",
-        "fuse.convs.0.1.0": "fusion/conv2d_4",
-        "fuse.convs.1.0.0": "fusion/conv2d",
-        "fuse.output_conv": "fusion/conv2d_6",
-    }
-    for ours, theirs in expected.items():
-        kernel, bias = tensors[f"{ours}.weight"].transpose(2, 3, 1, 0), tensors[f"{ours}.bias"]
-        np.testing.assert_array_equal(kernel, variable(f"{theirs}/kernel", kernel.shape))
-        np.testing.assert_array_equal(bias, variable(f"{theirs}/bias", bias.shape))
 
 
 @pytest.mark.parametrize("name", ["torch_tensors.pth", "torch_legacy.pth"])

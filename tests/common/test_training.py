@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusal import refused
-from tensorboardX.proto.event_pb2 import Event, SessionLog
 from toy_task import TRUTH, Distance, Fit, Line, at, checkpoints_of, crash, log_of
 
 from common.io.images import read_image
@@ -268,20 +267,6 @@ def test_a_run_of_weights_and_biases_goes_on_where_it_is_resumed(tmp_path, monke
     for folder, step in ((tmp_path, 0), (tmp_path, 10), (tmp_path, 0), (tmp_path / "other", 0)):
         Logger(folder, step, LoggerConfig(wandb="project")).close()
     assert ids[0] == ids[1] and len(set(ids)) == 3
-
-
-@pytest.mark.parametrize("step", [0, 10])  # 0: after a crash before the first checkpoint
-def test_tensorboard_voids_steps_that_will_be_repeated(tmp_path, step):
-    logger = Logger(tmp_path, step)
-    logger.close()
-    (path,) = (tmp_path / "tensorboard").iterdir()
-    data, events = path.read_bytes(), []
-    while data:  # length, its checksum, an event, its checksum
-        size = int.from_bytes(data[:8], "little")
-        events.append(Event.FromString(data[12 : 12 + size]))
-        data = data[16 + size :]
-    starts = [event.step for event in events if event.session_log.status == SessionLog.START]
-    assert starts == [step + 1]
 
 
 def test_checkpoints_keep_types_and_position(tmp_path):

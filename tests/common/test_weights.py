@@ -86,13 +86,6 @@ def test_same_parameters_give_the_same_bytes_in_another_process(tmp_path):
     assert list(text) == sorted(text)
 
 
-def test_existing_files_need_overwrite(tmp_path):
-    path = save(tmp_path / "new" / "w.safetensors")
-    refused(FileExistsError, save, path)
-    save(path, metadata={"second": 1}, overwrite=True)
-    assert load_weights(path)[1].metadata == {"second": 1}
-
-
 @pytest.mark.parametrize(("tree", "options", "value"), [
     ({"a": np.array([1.0, np.nan])}, {}, "a .*NaN"),
     ({"a": np.array([7e4])}, {"dtype": "float16"}, "a .*float16"),

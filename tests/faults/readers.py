@@ -28,7 +28,7 @@ import weight_files  # noqa: E402
 from flax import serialization  # noqa: E402
 from onnx_models import MEAN_OF_CHANNELS, save_model  # noqa: E402
 
-from common.data.arrays import mapped, open_arrays  # noqa: E402
+from common.io.arrays import mapped, open_arrays  # noqa: E402
 from common.io.clip_tokenizer import Tokenizer  # noqa: E402
 from common.io.flax_files import read_flax  # noqa: E402
 from common.io.images import read_image, write_image  # noqa: E402
@@ -395,7 +395,4 @@ READERS: dict[str, tuple[Make, Read]] = {
     "memory, keys": (partial(memory, "v00001-00000/keys.npy"), read_memory),
     "memory, payload": (partial(memory, "v00001-00000/payload.bin"), read_memory),
     "transformers, .bin": (bin_file, folder_of(open_folder)),
-    # the slowest: a child process each
-    "VGG, MATLAB": (partial(written, weight_files.matconvnet, "v.mat"), read_vgg),
-    "VGG, HDF5": (copied("common/vgg19_keras.weights.h5"), read_vgg),
 }

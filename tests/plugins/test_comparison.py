@@ -20,7 +20,6 @@ from tiny_base import TEXT, diffusion_base, pixel_base, random
 
 from benchmarks import control
 from common.nn.init import blank
-from common.training import renamed
 from common.training.config import instantiate
 from common.training.run import evaluate_from_config
 from plugins.control import ControlNet, MediaPipePlugin, PlugAndPlay, T2IAdapter, save
@@ -298,9 +297,9 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     words += [f"weights={made / 'plugin'}", f"evaluation.data.folder={made / 'pictures'}"]
     configs = []
     with hydra.initialize_config_module("configs", version_base="1.3"):
-        for name, method in (("control_methods", "methods.plug_and_play"), ("control_ways", "ways.layout")):
-            override = renamed.override(f"evaluation.{method}=null")
-            configs.append(hydra.compose("eval", overrides=[f"evaluation={name}", *words, override]))
+        for name in ("control_methods", "control_ways"):
+            overrides = [f"evaluation={name}", *words, "evaluation.methods.plug_and_play=null"]
+            configs.append(hydra.compose("eval", overrides=overrides))
     now, before = (instantiate(config.evaluation, "evaluation") for config in configs)
     assert now.methods == before.methods and now.data == before.data
     with caplog.at_level("INFO"):
@@ -311,17 +310,11 @@ def test_the_command(made, tmp_path, monkeypatch, caplog):
     assert "| Base + plugin |" in caplog.text
 
 
-def test_old_names_are_read(made):
-    path = "plugins.control.comparison.ControlComparison"
-    node = {"_target_": path, "ways": {"layout": True, "plugin": "p"}, "data": comparison(made).data, "scores": {}}
+def test_an_old_name_is_read_and_training_gets_no_scores(made):
+    path = "plugins.evaluation.comparison.ControlComparison"
+    node = {"_target_": path, "methods": {"layout": True, "plugin": "p"}, "data": comparison(made).data, "metrics": {}}
     assert instantiate(node, "evaluation").methods == {"plug_and_play": True, "plugin": "p"}
-    for path in ("plugins.control.data.ControlledConfig", "plugins.data.controlled_batches.ControlledConfig"):
-        data = instantiate({"_target_": path, "folder": "x", "condition": "canny", "vary": {"low": [3, 4]}}, "data")
-        assert data == CaptionedConfig("x", condition="canny", vary={"low": [3, 4]})
     refused(ValueError, lambda: comparison(made).prepare(), match="ControlComparison")
-    assert renamed.override("+evaluation.ways.mine=a") == "+evaluation.methods.mine=a"
-    assert renamed.override("evaluation.beside=[a]") == "evaluation.compare_with=[a]"
-    assert renamed.override("weights=evaluation.ways") == "weights=evaluation.ways"
 
 
 @pytest.mark.parametrize(("changes", "error", "value"), [

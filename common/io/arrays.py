@@ -37,7 +37,6 @@ def mapped(path: str | Path) -> np.ndarray:
 def check_whole(array: np.ndarray) -> None:
     """Raises ValueError if the file of a `mapped` array has become shorter: reading there would end the process
     (SIGBUS)."""
-    if not isinstance(array, np.memmap) or array.filename is None:
-        return
-    if Path(array.filename).stat().st_size < array.offset + array.nbytes:
-        raise ValueError(f"{array.filename} became shorter while it was in use; copy it again")
+    path = getattr(array, "filename", None)
+    if path is not None and Path(path).stat().st_size < array.offset + array.nbytes:  # type: ignore[attr-defined]
+        raise ValueError(f"{path} became shorter while it was in use; copy it again")
