@@ -4,10 +4,9 @@
         for items in batches(source, start=builder.count):     # 0, or where an interrupted build resumes
             builder.add(items, *encode(items))
 
-Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
-takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` is
-how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
-batched, so that the result is the same to the byte. One program at a time builds in a folder.
+A shard appears when it is whole, and the manifest when all are: until then no program takes the folder for a memory.
+After an interruption the same lines keep the shards that are there, which hold `count` items. Shards end at fixed rows
+however the items were batched, so the result is the same to the byte. One program at a time builds in a folder.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class Builder:
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
         """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
-        id that does not rise; then nothing of this call was written."""
+        id that does not rise; then writes nothing of this call."""
         if not items:
             return
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
@@ -124,8 +123,8 @@ class Builder:
         return ids_of(ids)
 
     def _close(self) -> None:
-        if writer := self._writer:
-            self._writer = None
+        if self._writer:
+            writer, self._writer = self._writer, None
             self._stack.close()
             self._done.append(writer.info)
 
@@ -133,26 +132,28 @@ class Builder:
 def _begin(folder: Path, recipe: dict) -> Lock:
     """The lock on a folder in which this recipe is begun."""
     path, text = folder / RECIPE, json.dumps(recipe, indent=1, default=str) + "\n"  # paths as texts
+
+    def write() -> None:
+        with atomic_output(path, overwrite=True, durable=True) as temporary:
+            temporary.write_text(text, "utf-8")
+
     _refuse_memory(folder)
     if not path.is_file():
         if folder.is_dir():
             remove_leftovers(folder)  # of a build that was killed before its recipe was written
-        if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
-            raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
-        with atomic_output(path, durable=True) as temporary:
-            temporary.write_text(text, "utf-8")
+            if any(entry.name != LOCK for entry in folder.iterdir()):
+                raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
+        write()
     lock = Lock(folder, "building")
     try:
         _refuse_memory(folder)
-        # A build that was killed before it had a shard leaves nothing to resume.
-        if path.read_text("utf-8") != text and not (folder / shard_name(1, 0) / INFO).is_file():
-            with atomic_output(path, overwrite=True, durable=True) as temporary:
-                temporary.write_text(text, "utf-8")
         if path.read_text("utf-8") != text:
-            raise FileExistsError(
-                f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
-                " give another folder"
-            )
+            if (folder / shard_name(1, 0) / INFO).is_file():
+                raise FileExistsError(
+                    f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
+                    " give another folder"
+                )
+            write()  # a build that was killed before it had a shard leaves nothing to resume
         remove_partial(folder)
     except BaseException:
         lock.remove()

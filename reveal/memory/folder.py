@@ -29,8 +29,12 @@ from reveal.memory.shards import CHECKSUMS, INFO
 PAUSE = 0.05  # seconds between two tries to get the lock
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, INDEXES = re.compile(r"v\d{5,}-\d{5,}"), "faiss"
-IN_SHARD = re.compile("|".join(map(re.escape, (*WRITTEN, CHECKSUMS, INFO))) + r"|deleted-\d+\.npy")
 INDEX = re.compile(r"((hnsw|ivfpq)-\d+|\.partial-.*)\.index")
+IN_SHARD = "|".join(map(re.escape, (*WRITTEN, CHECKSUMS, INFO))) + r"|deleted-\d+\.npy"
+OURS = re.compile(  # a file, or a folder with a slash at its end
+    rf"{'|'.join(map(re.escape, (NAME, RECIPE, LOCK, ENCODER)))}|{re.escape(PARTIAL)}.*"
+    rf"|{INDEXES}/({INDEX.pattern})?|{SHARD_NAME.pattern}/({IN_SHARD})?"
+)
 
 
 def shard_name(version: int, number: int) -> str:
@@ -42,8 +46,8 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, held until it is closed or its program ends, killed or not; of a folder that is replaced
-    while this waits, that of the new one. A file system without locks keeps nobody out.
+    """The lock of a folder, held until it is closed or its program ends; of a folder that is replaced while this waits,
+    that of the new one. A file system without locks keeps nobody out.
 
     Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
     another one still holds it after `wait` seconds."""
@@ -128,18 +132,12 @@ def remove_indexes(folder: Path) -> None:
 
 def check_ours(folder: Path) -> None:
     """Raises FileExistsError if there is anything in the folder that no memory has; nothing is touched."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name in (NAME, RECIPE, LOCK, ENCODER) or entry.name.startswith(PARTIAL):
-            continue
-        ours = None
-        if entry.is_dir():
-            ours = INDEX if entry.name == INDEXES else IN_SHARD if SHARD_NAME.fullmatch(entry.name) else None
-        for file in sorted(entry.iterdir()) if ours else [entry]:
-            if not (ours and ours.fullmatch(file.name)):
-                name = file.relative_to(folder)
-                raise FileExistsError(
-                    f"{folder} holds {name}, which is no memory's; nothing was touched: give another folder"
-                )
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not OURS.fullmatch(f"{name}/" if path.is_dir() else name):
+            raise FileExistsError(
+                f"{folder} holds {name}, which is no memory's; nothing was touched: give another folder"
+            )
 
 
 def discard(folder: Path) -> None:

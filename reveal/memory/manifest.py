@@ -23,18 +23,20 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import google_crc32c
 import ml_dtypes
 import numpy as np
 
+from common.checked import Checked, Positive
 from common.io.files import atomic_output, require_file
 from common.io.json_text import parse_json
 
 FORMAT = 1
 NAME = "manifest.json"
 ARRAYS, PAYLOAD = ("keys", "values", "ids", "source", "version", "offsets"), "payload.bin"
+Stored = Literal["float32", "float16", "bfloat16"]  # dtypes in files
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 WRITTEN = tuple(f"{name}.npy" for name in ARRAYS) + (PAYLOAD,)  # files of a shard, in the order of their checksums
 PLAIN_NAME = re.compile(r"\w[\w.-]*")
@@ -42,27 +44,23 @@ MOST_SOURCES = 255  # a source's number is a byte
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Checked):
     """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory."""
 
     encoder: str  # fingerprint of the network that made keys and values
     sources: tuple[str, ...]  # names; an item keeps its source's number, so the order is for life
-    key_dim: int
+    key_dim: Positive
     value_shape: tuple[int, int]  # (c, d)
-    key_dtype: str = "float32"  # or float16, bfloat16: as stored
-    value_dtype: str = "float32"
-    key_vectors: int = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
+    key_dtype: Stored = "float32"
+    value_dtype: Stored = "float32"
+    key_vectors: Positive = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
 
-    def __post_init__(self):
-        if not 1 <= len(self.sources) <= MOST_SOURCES or len(set(self.sources)) != len(self.sources):
-            raise ValueError(f"sources are {self.sources}: name 1 to {MOST_SOURCES}, each once")
-        if self.key_dim < 1 or len(self.value_shape) != 2 or min(self.value_shape) < 1:
-            raise ValueError(f"keys are [{self.key_dim}], values {self.value_shape}: give positive sizes, values [c d]")
-        if self.key_vectors < 1 or self.key_dim % self.key_vectors:
-            raise ValueError(f"{self.key_dim} numbers are no key of {self.key_vectors} vectors: give a multiple")
-        for dtype in (self.key_dtype, self.value_dtype):
-            if dtype not in DTYPES:
-                raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
+    def rules(self):
+        yield 1 <= len(self.sources) <= MOST_SOURCES, f"sources are 1 to {MOST_SOURCES}"
+        yield len(set(self.sources)) == len(self.sources), "sources are named once each"
+        c_d = [size for size in self.value_shape if isinstance(size, int) and size > 0]
+        yield len(c_d) == len(self.value_shape) == 2, "value_shape has two positive sizes"
+        yield self.key_dim % self.key_vectors == 0, "key_dim is a multiple of key_vectors"
 
     def number(self, source: str) -> int:
         """The number of a source. Raises ValueError for one that the memory does not have."""
@@ -88,7 +86,7 @@ class ShardInfo:
         """Raises ValueError, KeyError, TypeError or OverflowError for other fields, and names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
         name, deleted = fields["name"], fields["deleted"]
-        for one in (name, *files, *([] if deleted is None else [deleted])):
+        for one in (name, *files):
             if not PLAIN_NAME.fullmatch(one):
                 raise ValueError(f"{one!r}, which is no name of a file beside it")
         missing = {*WRITTEN, *([] if deleted is None else [deleted])} - files.keys()
@@ -143,11 +141,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError(f"format {fields['format']} is newer than {FORMAT}: update this program")
         if (checksum := fields.pop("checksum", None)) is not None and checksum != _checksum(fields):
             raise ValueError("another checksum than it has")
-        layout = fields["layout"]
-        sizes = layout["key_dim"], layout.get("key_vectors", 1), *layout["value_shape"]
-        if not all(isinstance(size, int) for size in sizes):
-            raise ValueError(f"sizes {sizes} that are not whole numbers")
-        layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
+        layout = Layout(**fields["layout"])
         shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
         if any(len(shard.counts) != len(layout.sources) for shard in shards):
             raise ValueError("shards of other sources")
