@@ -13,8 +13,6 @@ stemmed ("surf"), its `raw_answer` is what was typed ("surfing"): `answer="raw_a
 
 VQA-v2 is knowledge too (123,287 items in the paper): all questions about an image with their answers. It shares images
 with OK-VQA's validation set, which have to be left out (`held_out.py`).
-
-Plain JSON, checked row by row here: no package among the dependencies reads these files.
 """
 
 import collections
@@ -37,20 +35,17 @@ def vqa(
 ) -> Iterator[Record]:
     """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer. Metadata: the
     `answer_type` if there is one."""
-    answers_of: dict[Any, tuple[str, ...]] = {}
-    types: dict[Any, Any] = {}
+    given: dict[int, tuple[tuple[str, ...], Any]] = {}  # answers and their type
     if annotations is not None:
         for row in rows_of(read_json(annotations, object), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
-                texts = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
-                answers_of[row["question_id"]], types[row["question_id"]] = _texts(texts), row.get("answer_type")
+                given[row["question_id"]] = _texts(row.get("answers"), answer), row.get("answer_type")
     for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
         if _has(row, where, skips, question_id=int, image_id=int, question=str):
-            answers = answers_of.get(row["question_id"], ())
+            answers, kind = given.get(row["question_id"], ((), None))
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
-            kind = types.get(row["question_id"])
             metadata = {} if kind is None else {"answer_type": str(kind)}
             yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question, metadata=metadata)
 
@@ -85,7 +80,7 @@ def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     captions_of: dict[Any, list[str]] = {}
     for row in rows_of(data, "annotations", path, needed=False):
         if isinstance(row.get("image_id"), int):
-            captions_of.setdefault(row["image_id"], []).extend(text.strip() for text in _texts([row.get("caption")]))
+            captions_of.setdefault(row["image_id"], []).extend(map(str.strip, _texts([row], "caption")))
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
         if _has(row, where, skips, id=int):
@@ -98,8 +93,8 @@ def karpathy(path: str | Path, splits: str | Sequence[str] = ("train", "restval"
     for number, row in enumerate(rows_of(read_json(path, object), "images", path)):
         where = f"{path} picture {number}"
         if _has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
-            raw = [sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)]
-            yield _described(row["cocoid"], where, row, [text.strip() for text in _texts(raw)], row["split"])
+            texts = [text.strip() for text in _texts(row.get("sentences"), "raw")]
+            yield _described(row["cocoid"], where, row, texts, row["split"])
 
 
 def karpathy_by_number(
@@ -155,9 +150,9 @@ def _coco_number(row: Row) -> int | None:
     return number if isinstance(number, int) and is_own else None
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(one for one in _list(value) if isinstance(one, str))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _texts(value: Any, entry: str | None = None) -> tuple[str, ...]:
+    """The texts in a list, or of this entry of the objects in it."""
+    found = value if isinstance(value, list) else []
+    if entry is not None:
+        found = [one.get(entry) for one in found if isinstance(one, dict)]
+    return tuple(one for one in found if isinstance(one, str))

@@ -8,9 +8,9 @@ Tars (WebDataset) hold members that share their name up to the first dot, one af
 
     000000007.jpg    000000007.txt    000000007.json: {"caption": ..., "url": ..., "key": ...}
 
-`common.data.tar` says why the reader of tars is our own. The caption is that of .txt, else of .json. A tar is read from
-front to back; of an image that only a question names, its place is kept, not its bytes. Both make items (the paper has
-10,009,901 of CC12M) and images to describe. Ids are the numbers of lines, or of samples."""
+The caption is that of .txt, else of .json. A tar is read from front to back; of an image that only a question names,
+its place is kept, not its bytes. Both make items (the paper has 10,009,901 of CC12M) and images to describe. Ids are
+the numbers of lines, or of samples."""
 
 import contextlib
 from collections.abc import Iterator

@@ -4,21 +4,15 @@
       - {_target_: reveal.sources.Items, reader: wit, path: data/wit, options: {images: data/wit_images}}
       - {_target_: reveal.sources.Items, reader: wikidata, path: data/triples.tsv, options: {first_id: 40000000}}
 
-Beside the arguments of the reader's function, `options` may have, as the table of formats says,
-
-| option | what |
-| --- | --- |
-| `images` | the folder of images that records name; None: without images, or those in the records |
-| `source` | name of the items' source, where the file names none |
-| `first_id` | added to the ids |
-
+`options` has the arguments of the reader's function and, where its `Format` says so, `images` (the folder of the images
+that records name; None: without images), `source` (of items whose file names none) and `first_id` (added to the ids).
 Each iteration begins anew, and logs at its end how many records were left out, and why.
 
 A command-line argument names a source of knowledge too (`items_of`):
 
     birds/                                          a folder of images and texts, or one that holds items.jsonl
     items.jsonl                                     the general format
-    wit:wit_v1.train.tsv.gz,images=folder           a reader of the package's table, its path, its options
+    wit:wit_v1.train.tsv.gz,images=folder           a reader, its path, its options
     vqa:questions.json,annotations=answers.json,leave_out=OpenEnded_mscoco_val2014_questions.json,strict=true
 
 A comma begins an option only where a name and an equals sign follow, so paths may have commas. An option is read as
@@ -49,7 +43,7 @@ from reveal.sources import (
     wit_tfds,
 )
 from reveal.sources.images import all_names
-from reveal.sources.records import Question, Record, Skips, as_item, as_question, usable
+from reveal.sources.records import HELD_OUT, Question, Record, Skips, as_item, as_question, usable
 
 log = logging.getLogger(__name__)
 OPTION = re.compile(r",(?=[a-z_]+=)")
@@ -114,7 +108,7 @@ class Reading:
         for record in usable(records, common.get("images"), skips, names, self.IMAGE_NEEDED):
             made = self._made(record, common, skips)
             if hashes and made is not None and held_out.image_hash(made) in hashes:
-                skips.held_out()
+                skips.note(HELD_OUT)
             elif made is not None:
                 yield made
 

@@ -4,17 +4,16 @@
     Q10993	P171	Q25369
 
 is what Wikidata5M publishes, with a tab between the three; tables of names turn the numbers into words, a line each of
-number, name and other names (`wikidata5m_entity.txt`, `wikidata5m_relation.txt`). What has no name stays as it is, so
-triples may be words already. `wikidata_dump` reads Wikidata's own files. An item is written in one of two forms, and
-may go on to the facts about its objects, the second hop:
+number, name and other names (`wikidata5m_entity.txt`, `wikidata5m_relation.txt`). What has no name stays as it is.
+`wikidata_dump` reads Wikidata's own files. An item is written in one of two forms, and may go on to the facts about its
+objects, the second hop:
 
     sentences   gull instance of bird . gull parent taxon Larus .
     pairs       France, capital: Paris, currency: euro; Paris, country: France
 
-No package among the dependencies reads these tables. Objects of more than 10,000 triples ("human", "male") distinguish
-nothing, and those triples are left out, as in the reference (scenic's knowledge_visual_language).
-A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes each. Items
-have no image. Their ids are the order in which the subjects first appear, those that are left out counted too."""
+Objects of more than 10,000 triples ("human", "male") distinguish nothing, and those triples are left out, as in the
+reference. A subject's triples may lie anywhere in the file, so all that are kept are held in the RAM: about 100 bytes
+each. Ids are the order in which the subjects first appear, those that are left out counted too."""
 
 import collections
 import sys
@@ -44,7 +43,7 @@ def records(
     """Items of a table of triples, a folder of them, or a pattern.
 
     Args:
-      names: table of the names of subjects and objects. relations: of relations. None: they are words already.
+      names, relations: tables of the names of subjects and objects, and of relations; None: they are words already.
       most: triples that an object may be in, among those of the relations that are kept.
       keep: the relations to keep, "P36,P17" or a list, as the triples have them; "": all.
       hops: 2 adds the facts about the objects, up to `SECOND` of each.

@@ -6,12 +6,11 @@
     ]
 
 A claim's `mainsnak` holds its value: another entity, a date, an amount, a text. Left out are claims of rank
-"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"), which no image
-shows. `wikidata.py` says how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
+"deprecated", those without a value, and addresses and numbers of other catalogues ("external-id"). `wikidata.py` says
+how facts are written; "pairs" is the default here: "France, capital: Paris, currency: euro".
 
 The file is read twice: labels of all entities and how often each is an object, then the entities again. The labels are
-held in the RAM, all of them; with `hops=2` so are the facts. A label is that of the first of `languages` that there is;
-those of a table, `names`, go before. Items' ids are the numbers of their lines, so they do not depend on what is kept.
+held in the RAM; with `hops=2` so are the facts. Ids are the numbers of lines, so they do not depend on what is kept.
 
 `site="enwiki"` keeps the entities that have a page in that Wikipedia: 4,947,397 in the paper.
 """

@@ -10,8 +10,8 @@ Of a row REVEAL makes an item, and for the warm start a question too:
                 the row's own, which for that must not hold the captions: `captions=False`
 
 A field that has quotes around it may go on over several lines. A quote that never ends costs nothing else: the line
-that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row. These
-rules, which the published files need and `csv` alone does not have, are why this reader is written by hand.
+that has it is read as it is, or left out, and the next one begins anew. A carriage return alone ends no row. The
+published files need these rules, which `csv` alone does not have.
 
 Ids are the numbers of rows, of all languages and through all files, so they do not depend on which images there are.
 """
@@ -33,7 +33,7 @@ caption_attribution_description caption_alt_text_description mime_type original_
 attribution_passes_lang_id page_changed_recently context_page_description context_section_description
 """
 COLUMNS: tuple[str, ...] = tuple(_HEADER.split())
-TEXTS = {
+TEXTS = {  # field of an item: column
     "title": "hierarchical_section_title",
     "section": "context_section_description",
     "page": "context_page_description",
@@ -102,23 +102,24 @@ def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
 def cells(lines: Iterable[str]) -> Iterator[list[str]]:
     """The rows of a table, a list of cells each; empty lines are none."""
     source, again = iter(lines), collections.deque[str]()
-    while (line := again.popleft() if again else next(source, None)) is not None:
-        if not line.strip("\r\n"):
+
+    def following() -> str | None:
+        return again.popleft() if again else next(source, None)
+
+    while (line := following()) is not None:
+        if not (plain := line.rstrip("\r\n")):
             continue
-        if line[0] != '"' and '\t"' not in line:  # no cell has quotes around it
-            yield line.rstrip("\r\n").split("\t")
+        if plain[0] != '"' and '\t"' not in plain:  # no cell has quotes around it
+            yield plain.split("\t")
             continue
         block, row = [line], _parsed([line])
-        while row is None and len(block) < MOST_LINES:
-            following = again.popleft() if again else next(source, None)
-            if following is None:
+        while row is None and len(block) < MOST_LINES and (another := following()) is not None:
+            block.append(another)
+            if another.count("\t") >= len(COLUMNS) - 1:  # a row of its own
                 break
-            block.append(following)
-            if following.count("\t") >= len(COLUMNS) - 1:  # a row of its own
-                break
-            row = _parsed(block) if '"' in following else None
+            row = _parsed(block) if '"' in another else None
         if row is None or (len(block) > 1 and len(row) != len(COLUMNS)):
-            row = line.rstrip("\r\n").split("\t")
+            row = plain.split("\t")
             again.extendleft(reversed(block[1:]))
         yield row
 

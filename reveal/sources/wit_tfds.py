@@ -7,12 +7,11 @@ A file is a TFRecord (`common.io.tfrecord`) or an ArrayRecord; a record is a `tf
 lists. The names are those of the table's columns (`wit.py`), so an item is the same; its id is its place in the split.
 
 `wit` has no images: they come from a folder, as for the table. `wit_kaggle` (5.4 million images in 100 languages)
-has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption".
+has them in its records, a blank one of one pixel where there is none, and for a caption "title [SEP] caption"; its
+questions hold their images' bytes, so name a split that fits into the RAM.
 
 tfds' own `data_source` has no random access to TFRecord, the format in which both are published, and reads that only
-with TensorFlow; this reader needs neither TensorFlow nor dataset_info.json, and counts damaged records.
-
-Questions of `wit_kaggle` hold their images' bytes: name a split that fits into the RAM.
+with TensorFlow.
 """
 
 import contextlib
