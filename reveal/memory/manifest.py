@@ -20,24 +20,24 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import google_crc32c
 import ml_dtypes
 import numpy as np
 
-from common.checked import Checked, Positive
+from common.checked import Checked, Positive, one_of
 from common.io.files import atomic_output, require_file
 from common.io.json_text import parse_json
 
 FORMAT = 1
 NAME = "manifest.json"
 ARRAYS, PAYLOAD = ("keys", "values", "ids", "source", "version", "offsets"), "payload.bin"
-Stored = Literal["float32", "float16", "bfloat16"]  # dtypes in files
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+Dtype = Annotated[str, one_of(DTYPES)]  # of stored numbers
 WRITTEN = tuple(f"{name}.npy" for name in ARRAYS) + (PAYLOAD,)  # files of a shard, in the order of their checksums
 PLAIN_NAME = re.compile(r"\w[\w.-]*")
 MOST_SOURCES = 255  # a source's number is a byte
@@ -48,18 +48,17 @@ class Layout(Checked):
     """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory."""
 
     encoder: str  # fingerprint of the network that made keys and values
-    sources: tuple[str, ...]  # names; an item keeps its source's number, so the order is for life
+    sources: Sequence[str]  # names; an item keeps its source's number, so the order is for life
     key_dim: Positive
-    value_shape: tuple[int, int]  # (c, d)
-    key_dtype: Stored = "float32"
-    value_dtype: Stored = "float32"
+    value_shape: Sequence[Positive]  # (c, d)
+    key_dtype: Dtype = "float32"
+    value_dtype: Dtype = "float32"
     key_vectors: Positive = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
 
     def rules(self):
-        yield 1 <= len(self.sources) <= MOST_SOURCES, f"sources are 1 to {MOST_SOURCES}"
-        yield len(set(self.sources)) == len(self.sources), "sources are named once each"
-        c_d = [size for size in self.value_shape if isinstance(size, int) and size > 0]
-        yield len(c_d) == len(self.value_shape) == 2, "value_shape has two positive sizes"
+        unique = len(set(self.sources)) == len(self.sources)
+        yield unique and 1 <= len(self.sources) <= MOST_SOURCES, f"sources are 1 to {MOST_SOURCES}, each named once"
+        yield len(self.value_shape) == 2, "value_shape is [c d]"
         yield self.key_dim % self.key_vectors == 0, "key_dim is a multiple of key_vectors"
 
     def number(self, source: str) -> int:

@@ -71,7 +71,7 @@ class Snapshot:
             at, shard = np.flatnonzero(home == number), self.shards[number]
             sources = shard.array("source", row[at])[row[at]].tolist()
             for place, payload, source in zip(at.tolist(), shard.payloads(row[at]), sources, strict=True):
-                found[place] = unpack(payload, self.layout.sources[source], wanted[place])
+                found[place] = unpack(payload, self.layout.sources[int(source)], wanted[place])
         return found
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
