@@ -5,8 +5,8 @@
     memory.items(output.retrieved.ids[0])                   # what the first answer was read from
     reader.add([Item("kg", {"text": "..."})])               # encoded with this network; the next question finds it
 
-A `ReadItem` turns items into the network's input, {"tokens", "image", "has_image"}, as `Reveal.encode_item` takes them.
-Everything is computed in batches of one size, so that each function compiles once for any number of rows.
+A `ReadItem` turns items into the network's input, as `Reveal.encode_item` takes it. All is computed in batches of one
+size, so that each function compiles once for any number of rows.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class ReaderOutput(NamedTuple):
 
 class Reader:
     """A trained network with a memory that it encoded (`Memory.load(folder, encoder=reader_fingerprint(model))` checks
-    that), or without; `read_item` is for changes of the memory, `batch` the rows that are computed at a time."""
+    that), or without; `read_item` is for changes of the memory, `batch` the rows computed at a time."""
 
     def __init__(
         self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
@@ -80,14 +80,9 @@ class Reader:
         decoding: Decoding = EIGHT_TOKENS,
         answers: Int[np.ndarray, "b o"] | None = None,
     ) -> ReaderOutput:
-        """Answers questions. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
-
-        Args:
-          tokens, image: as `Reveal.encode_query`.
-          k: items to read; 0: none.
-          sources: names of those to search; None: all.
-          answers: to be scored instead of decoded ones.
-        """
+        """Answers questions, of which `tokens` and `image` are as `Reveal.encode_query` takes them, from k items of
+        some sources (names; None: all); `answers` are scored instead of decoded ones. Raises ValueError as
+        `Memory.search`, and for k above 0 without a memory."""
         if not len(tokens):
             raise ValueError("no questions to answer: give one or more")
         rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
@@ -98,9 +93,8 @@ class Reader:
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             sureness = _likelihoods(self._graph, self._params, fused, written)
-            text = text_mean(query, tokens.shape[1])
-            seen = picture, query.no_picture
-            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness, *seen, text))
+            others = fused.prior, fused.shares, query.log_gate, *sureness, picture, query.no_picture
+            others = map(np.asarray, (*others, text_mean(query, tokens.shape[1])))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 

@@ -14,10 +14,9 @@ asks for the last two numbers as well (`LIFT`), so that an item without that mod
 are not used.
 
 **Several vectors** (`reveal build --vectors N`). One vector of a photograph hardly shows what is small in it. With N
-above 1 a key is N of the vectors above, [image view | text view | 1 | 1] each: of the whole image and N - 1 crops that
-overlap, of the whole text and its first N - 1 sentences. A search takes the largest of an item's N cosines (late
-interaction, `memory/engines/engine.py`), so what a crop or a sentence shows is found as a whole item is. A question has
-one vector of its image and one of its text, as before.
+above 1 a key is N of the vectors above: of the whole image and N - 1 crops that overlap, of the whole text and its
+first N - 1 sentences. A search takes the largest of an item's N cosines (late interaction, `memory/engines/engine.py`).
+A question has one vector of its image and one of its text, as before.
 
 **Ranks.** Cosines of different modalities cannot be compared, so ranks are merged, by their reciprocals (Cormack et
 al., SIGIR 2009). A question has up to three parts: its image, its text, and the words of its text (BM25). For each part
@@ -27,9 +26,8 @@ an item has the better rank of its image and its text,
 
 and of equal scores the larger cosine comes first, before it what only the words have found.
 
-**Answers.** Without a reader: the sentence of the best item with a text that is nearest to the question, word by word
-as it is stored; of images without any text the name of the file. A T5 (FLAN-T5) reads the passages and writes; the
-effect of an item is that of leaving it out on the answer's log-probability, as for REVEAL's own network.
+**Answers.** Without a reader: the sentence of the best item with a text that is nearest to the question; of images
+without any text the name of the file. A T5 (FLAN-T5) reads the passages and writes; effects are as in `assistant.py`.
 """
 
 from __future__ import annotations
@@ -139,8 +137,7 @@ class TwoTowerAssistant:
           folder: a CLIP or SigLIP as transformers saves it, with its tokenizer.
           memory: its folder, for the exact engine, or an opened memory; None: none.
           reader: a T5 1.1 or FLAN-T5 as transformers saves it, with its `spiece.model`; None: the answer is quoted.
-          sources: names of a new memory's sources; by default the memory's.
-          vectors: of a new memory's keys; those of `memory` stay.
+          sources, vectors: names of a new memory's sources, vectors of its keys; by default those of `memory`.
         """
         towers = load_two_towers(folder)
         if memory is not None:
@@ -265,14 +262,12 @@ class TwoTowerAssistant:
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
-        vectors, prepared = {}, self.processor.preparation.normalised
+        vectors, prepare = {}, {"text": np.asarray, "image": self.processor.preparation.normalised}
         for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
-                parts = []
-                for part in batches({given: rows[given]}, batch):
-                    views = prepared(part[given]) if given == "image" else part[given]
-                    parts.append(np.asarray(call(self._graph, f"embed_{name}", self._params, views)))
-                vectors[name] = np.concatenate(parts)[: len(rows[given])]
+                parts = (prepare[name](part[given]) for part in batches({given: rows[given]}, batch))
+                found = [np.asarray(call(self._graph, f"embed_{name}", self._params, part)) for part in parts]
+                vectors[name] = np.concatenate(found)[: len(rows[given])]
         return vectors
 
 

@@ -3,9 +3,8 @@
     sync(memory, ["photos", "notes"], assistant)             # once
     for report in watch(memory, ["photos", "notes"], assistant): print(report)
 
-Files of one name make some items, which hold their path and checksum (`sources/documents.py`). Files are read if their
-checksum is another; the items of each source are compared by themselves, so the folders are those of the build. While
-folders are watched, a checksum is computed again where a file's size or time is another.
+Files of one name make some items, which hold their path and checksum (`sources/documents.py`); files whose checksum is
+another are read again. The items of each source are compared by themselves, so the folders are those of the build.
 """
 
 import contextlib
@@ -47,10 +46,8 @@ class Follower:
         with memory.changing() as change:
             known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
             followed = {source.source for source in self.sources}
-            there: dict[Key, int] = {}
-            for source in self.sources:
-                for file, checksum in documents.checksums(Path(source.path)):
-                    there[source.source, file] = checksum
+            found = ((source.source, documents.checksums(Path(source.path))) for source in self.sources)
+            there: dict[Key, int] = {(name, file): checksum for name, files in found for file, checksum in files}
             renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
             old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
             deleted = [number for key in old for number in known[key][1]]

@@ -3,14 +3,13 @@
     build("facts", [items_of("wit:wit.tsv.gz,images=folder")], assistant)
 
 1. Items come from the readers and get their ids (`stored_items.py`)
-2. Images shrink to the stored size and become the network's input; what cannot be used is left out and counted.
-   Threads do this for the next items, in their order, while
-3. the network encodes this batch
+2. Threads shrink images to the stored size and make the network's input; what cannot be used is counted. Meanwhile
+3. the network encodes the batch before
 4. `memory.Builder` writes it
 
 A build that was killed resumes after the last whole shard, and its result is the same to the byte. It refuses other
 sources, another network or tokenizer, and data in which other items come, or another last one: of the items before it
-only the ids are compared. What is added to a memory is there whole, as one version more, or not at all.
+only the ids are compared. What is added to a memory is one version more, or nothing.
 """
 
 import collections
@@ -59,12 +58,9 @@ def build(
     shard: int = SHARD,
     progress: bool = False,
 ) -> Report:
-    """A new memory, or the rest of one that was begun.
+    """A new memory, or the rest of one that the same call began.
 
     Args:
-      folder: new, empty, or begun by the same call.
-      sources: of items, whose `source` is one that the network knows.
-      assistant: whose network encodes.
       renumber: number all items in the order in which they are read.
       side: pixels of the longer side of stored images; 0: files as they are; None: 256, or the network's.
       shard: items of a file.
@@ -81,15 +77,13 @@ def build(
     recipe |= {"tokenizer": assistant.processor.tokenizer.digest, "item_length": assistant.processor.item_length}
     with Builder(folder, assistant.layout(), shard, recipe) as builder:
         resumed, ids = builder.count, []
-        rest = _unwritten(builder, stream, encoder)
         total = None if None in counts else sum(filter(None, counts))
-        for items, keys, values in encoder.batches(rest, total, resumed):
+        for items, keys, values in encoder.batches(_unwritten(builder, stream, encoder), total, resumed):
             builder.add(items, keys, values)
             ids += [items[0].id, items[-1].id]
         added = builder.count - resumed
         if not builder.count:
-            paths = ", ".join(source.path for source in sources)
-            raise ValueError(f"nothing that can be used in {paths} ({encoder.skips})")
+            raise ValueError(f"nothing that can be used in {', '.join(one.path for one in sources)} ({encoder.skips})")
     return Report.of(Memory(folder), started, ids, encoder.skips, added=added, resumed=resumed)
 
 
@@ -103,31 +97,25 @@ def add(
     side: int | None = None,
     progress: bool = False,
 ) -> Report:
-    """Items into a memory: all of them, or none if anything is wrong.
-
-    Lines of .jsonl keep their ids unless `renumber`, and with `edit` replace the items of those ids; other items get
-    new ids. Raises ValueError, before anything is encoded, for ids that are there, without `edit`, or twice in files.
-    """
+    """Items into a memory: all of them, or none if anything is wrong. Lines of .jsonl keep their ids unless `renumber`,
+    and with `edit` replace the items of those ids; other items get new ones. Raises ValueError, before anything is
+    encoded, for ids that are there, without `edit`, or twice in files."""
     started, existing = time.perf_counter(), memory.rows().ids
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     keep_ids = [source.reader == "jsonl" and not renumber for source in sources]
     first_free = _check_ids(memory, list(itertools.compress(sources, keep_ids)), existing, edit)
-    stream = (
-        item if keeps else dataclasses.replace(item, id=None)
-        for source, keeps in zip(sources, keep_ids, strict=True)
-        for item in source.read(encoder.skips)
-    )
-    added, edited, ids = 0, 0, []
+    read = ((keep, item) for keep, one in zip(keep_ids, sources, strict=True) for item in one.read(encoder.skips))
+    stream = (item if keep else dataclasses.replace(item, id=None) for keep, item in read)
+    edited, ids = 0, []
     with memory.changing() as change:
         change.reserve(first_free)
         for items, keys, values in encoder.shards(stream):
             old = np.isin([-1 if item.id is None else item.id for item in items], existing)
             changed, new = list(itertools.compress(items, old)), list(itertools.compress(items, ~old))
             change.edit(changed, keys[old], values[old])
-            ids += [item.id for item in changed if item.id is not None]
-            ids += change.add(new, keys[~old], values[~old])
-            added, edited = added + len(items), edited + len(changed)
-    return Report.of(memory, started, ids, encoder.skips, added=added, edited=edited)
+            edited += len(changed)
+            ids += [item.id for item in changed if item.id is not None] + change.add(new, keys[~old], values[~old])
+    return Report.of(memory, started, ids, encoder.skips, added=len(ids), edited=edited)
 
 
 def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
@@ -149,13 +137,13 @@ def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> 
     """Encodes all items anew with this network, in one change. Raises ValueError if the memory has items of
     a source that the network does not know."""
     started, layout, reader = time.perf_counter(), assistant.layout(), assistant.reader(BATCH)
+    shape = {name: getattr(layout, name) for name in ("sources", "key_dim", "value_shape", "key_vectors")}
     with tqdm(total=len(memory), unit="item", disable=None if progress else True) as bar:
 
         def encode(items: list[Item]) -> tuple[np.ndarray, np.ndarray]:
             bar.update(len(items))
             return reader.encode(items)
 
-        shape = {name: getattr(layout, name) for name in ("sources", "key_dim", "value_shape", "key_vectors")}
         memory.refresh(encode, layout.encoder, **shape)
     return Report.of(memory, started, added=len(memory), edited=len(memory))
 
@@ -182,10 +170,8 @@ class Encoder:
         return None if row is None else (item, row)
 
     def batches(self, items: Iterable[Item], total: int | None = None, done: int = 0) -> Iterator[Batch]:
-        """Of `BATCH` items each; the next one is prepared meanwhile.
-
-        With some of `total` `done` the first batch begins where they end: a row's place in a batch may decide how it is
-        rounded."""
+        """Of `BATCH` items each; the next one is prepared meanwhile. With some of `total` `done` the first batch begins
+        where they end: a row's place in a batch may decide how it is rounded."""
         processor, reader = self.assistant.processor, self.assistant.reader(BATCH)
         prepared, before = self._prepared(items), done % BATCH
 
@@ -234,21 +220,13 @@ def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> It
     """The items that an interrupted build has not written yet; what it has left out is counted again. Raises `Changed`
     if what it has written is not what comes now."""
 
-    def changed(number: int | None) -> Changed:
-        what = f"the sources have changed since this build was interrupted (item {number} is another)"
-        return Changed(f"{builder.folder}: {what}: --overwrite begins anew")
-
     last = builder.last()
     for number in builder.written():
-        for item in stream:
-            if item.id is None or item.id >= number:
-                break
-            if encoder.prepare(item, encoder.skips) is not None:
-                raise changed(item.id)
-        else:
-            raise changed(number)
-        if item.id != number or (number == builder.next_id - 1 and pack(shrunk(item, encoder.side)) != last):
-            raise changed(number)
+        item = next((one for one in stream if one.id == number or encoder.prepare(one, encoder.skips)), None)
+        is_last = number == builder.next_id - 1
+        if item is None or item.id != number or (is_last and pack(shrunk(item, encoder.side)) != last):
+            what = f"the sources have changed since this build was interrupted (item {number} is another)"
+            raise Changed(f"{builder.folder}: {what}: --overwrite begins anew")
     yield from stream
 
 
@@ -260,16 +238,13 @@ def _check_ids(memory: Memory, sources: Sequence[Items], existing: Int[np.ndarra
         numbers = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]
         ids = np.sort(ids_of([number for number in numbers if isinstance(number, int) and 0 <= number < MOST_IDS]))
         twice = np.union1d(ids[1:][np.diff(ids) == 0], np.intersect1d(ids, seen))
-        if len(twice):
-            raise ValueError(
-                f"{len(twice)} ids of {source.path} are there twice in what is to be added, {twice[0]} first: give each"
-                " item an id of its own, or --renumber gives them new ones"
-            )
-        taken = np.intersect1d(ids, existing)
-        if len(taken) and not edit:
-            raise ValueError(
-                f"{len(taken)} ids of {source.path} are in {memory.folder} already, {taken[0]} first: --edit puts"
-                " these items in the place of those, --renumber gives them new ids"
-            )
+        taken = np.intersect1d(ids, [] if edit else existing)
+        for wrong, where, way_out in (
+            (twice, "there twice in what is to be added", "give each item an id of its own"),
+            (taken, f"in {memory.folder} already", "--edit puts these items in the place of those"),
+        ):
+            if len(wrong):
+                what = f"{len(wrong)} ids of {source.path} are {where}, {wrong[0]} first"
+                raise ValueError(f"{what}: {way_out}, or --renumber gives them new ones")
         seen = np.union1d(seen, ids)
     return int(seen.max(initial=-1)) + 1

@@ -36,8 +36,8 @@ class Report:
     def of(
         cls, memory: Memory, started: float, ids: Sequence[int] = (), skips: Skips | None = None, **counts: int
     ) -> Report:
-        """The report on a memory as it is now, of a run since the `time.perf_counter` `started` that wrote items from
-        the smallest to the largest of `ids`; `counts`: those from `added` on."""
+        """The report on a memory as it is now, of a run since `started` (`time.perf_counter`) that wrote items of these
+        ids; `counts`: the fields from `added` on."""
         skips, written = skips or Skips(), (min(ids), max(ids)) if ids else None
         state = len(memory), memory.sources, memory.version, memory.manifest.hash(), time.perf_counter() - started
         return cls(str(memory.folder), *state, left_out=skips.counts, names=skips.names, ids=written, **counts)
@@ -55,10 +55,8 @@ class Report:
         edited = f", {self.edited:,} replaced" if self.edited else ""
         items = "item" if self.added == 1 else "items"
         lines = [f"{self.added:,} {items} in {self.seconds:.1f} s, {self.rate:,.1f} per second{ids}{edited}"]
-        if self.removed:
-            lines.append(f"{self.removed:,} removed")
-        if self.resumed:
-            lines.append(f"{self.resumed:,} were already written by an interrupted run")
+        lines += [f"{self.removed:,} removed"] if self.removed else []
+        lines += [f"{self.resumed:,} were already written by an interrupted run"] if self.resumed else []
         for reason, count in self.left_out.items():
             names = [short(name) for name in self.names.get(reason, ())[:SHOWN]]
             rest = [f"{count - len(names):,} more"] if len(names) < count else []

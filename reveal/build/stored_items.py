@@ -1,11 +1,8 @@
 """Items as a new memory stores them: their ids, and images no larger than needed.
 
-**Ids.** In a build they rise (`memory/builder.py`), and they are the same when an interrupted build resumes. So
-
-- items keep the ids of their source, for questions and people name items by them
-- a source whose ids begin below those before it is shifted behind them, all of it by the same amount
-- VQA's and COCO's images lie in any order of their ids; those are numbered as they come, and so is everything with
-  `renumber`
+**Ids.** In a build they rise (`memory/builder.py`), and they are the same when an interrupted build resumes. So items
+keep the ids of their source; a source whose ids begin below those before it is shifted behind them; VQA's and COCO's
+images, which lie in any order of their ids, are numbered as they come, and so is everything with `renumber`.
 
 **Images.** A network sees 32 to 224 pixels, a person who asks where an answer is from a few hundred. The stored image
 is also the encoded one, so that encoding a memory again with the same network gives the same keys.
