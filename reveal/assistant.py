@@ -245,8 +245,8 @@ class Assistant:
 
 
 def items_to_find(memory: Memory | None, k: int | None, default: int, sources: Sequence[str] | None) -> int:
-    """k, or for None the default or all there are, in the version of the memory that is there now: it is opened. Raises
-    ValueError for k below 1, or above what there is."""
+    """k, or for None the default or all there are, in the memory's present version, which it opens. Raises ValueError
+    for k out of its range."""
     if memory is None:
         raise ValueError("there is no memory to search: name one, or ask with k=0")
     memory.reopen()
@@ -314,9 +314,8 @@ def answer(
 
 @functools.lru_cache(maxsize=4)
 def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
-    """The functions that encode a query, that answer, and that embed views; compiled once for all networks of a shape.
-
-    On a CPU, LLVM's optimisations of a small network take longer than its computations ever will."""
+    """The functions that encode a query, answer, and embed views; compiled once for all networks of a shape. On a CPU,
+    LLVM's optimisations of a small network take longer than its computations ever will."""
     small = jax.default_backend() == "cpu" and parameters <= SMALL
     options = {"xla_backend_optimization_level": "0"} if small else None
 

@@ -165,9 +165,7 @@ def retrieve(
     memory: Memory | None, query: Query, k: int, sources: Sequence[str] | None, config: RevealConfig
 ) -> tuple[SearchResult, Float[np.ndarray, "b k c d"], Float[np.ndarray, "b k"], Float[np.ndarray, " b"]]:
     """The k best items of each query, their values, their scores with 0 where there is none, and the part of each best
-    score that is the similarity of two pictures.
-
-    Raises ValueError as `Memory.search`, and for k above 0 without a memory."""
+    score that is the similarity of two pictures. Raises ValueError as `Reader.ask`."""
     if k == 0:
         shape = len(query.vector), 0
         scores, ids = np.zeros(shape, np.float32), np.zeros(shape, np.int64)

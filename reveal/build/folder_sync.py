@@ -28,8 +28,7 @@ Key = tuple[str, str]  # source, path in its folder
 
 
 class Follower:
-    """Makes a memory equal to folders, as often as asked. Raises ValueError for a source that is no folder of
-    documents."""
+    """Makes a memory equal to folders of documents (else ValueError), as often as asked."""
 
     def __init__(self, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None):
         if other := next((source for source in sources if source.reader != "documents"), None):
@@ -83,8 +82,8 @@ def sync(
 def watch(
     memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None
 ) -> Iterator[Report]:
-    """`sync` now, and after each change of the folders that changes the memory, until stopped; waits while another
-    program changes it. Raises as `sync`."""
+    """`sync` now and after each change of the folders, until stopped; waits while another program changes the
+    memory."""
     follower, begun = Follower(sources, assistant, side), False
     folders = [source.path for source in sources]
     timing = {"debounce": 4 * QUIET, "step": QUIET, "rust_timeout": QUIET}

@@ -64,11 +64,9 @@ def build(
       renumber: number all items in the order in which they are read.
       side: pixels of the longer side of stored images; 0: files as they are; None: 256, or the network's.
       shard: items of a file.
-      progress: show a bar.
 
     Raises as `Builder`; Changed; ValueError for ids that do not rise and a source that the network does not know, and
-    what was built until then stays.
-    """
+    what was built until then stays."""
     started = time.perf_counter()
     encoder = Encoder(assistant, Skips(any(source.strict for source in sources)), side, progress)
     counts = [expected(source, renumber) for source in sources]
@@ -119,8 +117,7 @@ def add(
 
 
 def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, side: int | None = None) -> Report:
-    """Adds an item; with `edit`, in the place of the one with its id. Raises ValueError for an id that is there without
-    `edit`, and for an item that cannot be used."""
+    """Adds an item, or with `edit` puts it in the place of the one with its id. Raises ValueError as `add`."""
     started = time.perf_counter()
     if item.id is not None and not edit and item.id in memory.rows().ids:
         raise ValueError(f"id {item.id} is in {memory.folder} already: --edit puts this item in its place")
@@ -134,8 +131,7 @@ def add_one(memory: Memory, item: Item, assistant: AnyAssistant, edit: bool, sid
 
 
 def refresh(memory: Memory, assistant: AnyAssistant, progress: bool = False) -> Report:
-    """Encodes all items anew with this network, in one change. Raises ValueError if the memory has items of
-    a source that the network does not know."""
+    """Encodes all items anew with this network, in one change. Raises ValueError as `Memory.refresh`."""
     started, layout, reader = time.perf_counter(), assistant.layout(), assistant.reader(BATCH)
     shape = {name: getattr(layout, name) for name in ("sources", "key_dim", "value_shape", "key_vectors")}
     with tqdm(total=len(memory), unit="item", disable=None if progress else True) as bar:
@@ -217,8 +213,8 @@ class Encoder:
 
 
 def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> Iterator[Item]:
-    """The items that an interrupted build has not written yet; what it has left out is counted again. Raises `Changed`
-    if what it has written is not what comes now."""
+    """The items that an interrupted build has not written; what it has left out is counted again. Raises `Changed` if
+    what it has written is not what comes now."""
 
     last = builder.last()
     for number in builder.written():
@@ -231,8 +227,7 @@ def _unwritten(builder: Builder, stream: Iterator[Item], encoder: Encoder) -> It
 
 
 def _check_ids(memory: Memory, sources: Sequence[Items], existing: Int[np.ndarray, " n"], edit: bool) -> int:
-    """The first id above all ids of these .jsonl files. Raises ValueError for one that is there twice, or, unless
-    `edit`, in the memory."""
+    """The first id above all of these .jsonl files. Raises ValueError as `add`."""
     seen = existing[:0]
     for source in sources:
         numbers = [entry.get("id", number) for number, _, entry in objects(source.path, Skips())]

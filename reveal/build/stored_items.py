@@ -63,9 +63,7 @@ def expected(source: Items, renumber: bool = False) -> int | None:
 
 
 def shrunk(item: Item, longest: int) -> Item:
-    """The item with an image of at most `longest` pixels a side, a JPEG if it had to shrink; 0: as it is.
-
-    An image that cannot be read stays as it is: whoever encodes it reports that."""
+    """The item with an image of at most `longest` pixels a side, if it can be read; 0: as it is."""
     if not isinstance(item.picture, bytes) or not longest or max(_size(item.picture)) <= longest:
         return item
     try:

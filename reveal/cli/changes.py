@@ -203,8 +203,8 @@ def _write_change(command: commands.Remove | commands.Compact, memory: Memory, d
 
 
 def _single_item(command: commands.Add, memory: Memory) -> Item:
-    """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, an image that of
-    the image, and the rest stays."""
+    """The item of `reveal add`: --text takes the place of an edited one's texts, --image of its image; the rest
+    stays."""
     ids, names = ids_of([] if command.id is None else [command.id]), memory.layout.sources
     item = memory.items(ids)[0] if command.edit else Item("", id=command.id)
     if command.image is not None:

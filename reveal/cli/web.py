@@ -153,8 +153,7 @@ def page(command: Web) -> gr.Blocks:
 
 
 def cards(evidence: Evidence) -> str:
-    """The answer with the verdict on it, and a card for each item: its image, its text, its share of the attention, and
-    what it did."""
+    """The answer with the verdict on it, and a card for each item: image, text, share of the attention, effect."""
     lines = [evidence.verdict(), "" if evidence.first_hop is None else evidence.first_hop.line(), "read from"]
     small = "".join(f"<p><small>{escape(line)}</small></p>" for line in lines if line)
     head = f'<p class="answer">{escape(evidence.answer or "(nothing)")}</p>{small}'

@@ -30,16 +30,10 @@ from reveal.memory.shards import INFO, SHARD, Shard, ShardWriter, new_shard, sto
 
 
 class Builder:
-    """Writes a new memory.
+    """Writes a new memory in shards of `shard` rows. The folder is new, empty, or begun with the same arguments; `of`,
+    as JSON, is what the memory is built of: another build does not resume here.
 
-    Args:
-      folder: new, empty, or begun with the same arguments.
-      layout: what all items have in common.
-      shard: rows of a shard.
-      of: what it is built of, as JSON: another build does not resume here.
-
-    Raises FileExistsError for any other folder, and `Busy` while another program is building here.
-    """
+    Raises FileExistsError for any other folder, and `Busy` while another program is building here."""
 
     def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
         if shard < 1:
@@ -71,8 +65,8 @@ class Builder:
             yield from Shard(self.folder, info, self.layout).array("ids").tolist()
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
-        id that does not rise; then writes nothing of this call."""
+        """Appends items with their keys [n k] and values [n c d], or nothing: raises ValueError as
+        `shards.stored_rows`, and for an id that does not rise."""
         if not items:
             return
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)

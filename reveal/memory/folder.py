@@ -46,11 +46,11 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, held until it is closed or its program ends; of a folder that is replaced while this waits,
-    that of the new one. A file system without locks keeps nobody out.
+    """The lock of a folder, or of the one that takes its place meanwhile, until it is closed or its program ends. A
+    file system without locks keeps nobody out.
 
-    Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
-    another one still holds it after `wait` seconds."""
+    Raises OSError that names the file, and `Busy` if another program, `doing` something ("building"), still holds it
+    after `wait` seconds."""
 
     def __init__(self, folder: Path, doing: str, wait: int | float = 0):
         self._path, self._file = folder / LOCK, -1
@@ -148,9 +148,8 @@ def discard(folder: Path) -> None:
 
 
 def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) -> None:
-    """Puts the memory `new` in the place of `old`, when no program changes that any more; `waiting` is called if one
-    does. What cannot be removed of `old` is removed by the next program that writes beside it. Raises as
-    `check_ours`."""
+    """Puts the memory `new` in the place of `old` when no program changes that any more; `waiting` is called if one
+    does. Raises as `check_ours`."""
     check_ours(old)
     try:
         lock = Lock(old, "changing")

@@ -71,8 +71,8 @@ def is_text(value: Any) -> bool:
 
 
 def pack(item: Item) -> bytes:
-    """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for an image that
-    is neither bytes nor uint8 RGB."""
+    """The payload. Raises ValueError for an item with nothing in it, fields that are no JSON, and an image that is
+    neither bytes nor uint8 RGB."""
     picture = item.picture
     if not item.fields and picture is None:
         raise ValueError(f"an item of source {item.source!r} has neither fields nor a picture; leave it out")

@@ -55,11 +55,9 @@ class Memory(Snapshot):
 
     Args:
       folder, encoder: as `Snapshot`, and raises as it does.
-      engine: that searches; None: `ExactEngine` on this process's devices. One that several memories have
-        gets each one's keys anew when that is its turn.
+      engine: that searches; None: `ExactEngine` on this process's devices. Several memories may take turns with one.
       wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
-        is refused, also if another program has changed the memory since it was opened.
-    """
+        is refused, also if another program has changed the memory since it was opened."""
 
     def __init__(
         self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None, wait: int | float = 0
@@ -80,8 +78,7 @@ class Memory(Snapshot):
 
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d] (of several vectors: [b q d]), of all sources or of those named;
-        `log_gate` [b s] is of all sources. Raises ValueError for shapes that do not fit and for a source that is not
-        there."""
+        `log_gate` [b s] is of all sources. Raises ValueError as `Engine.search`."""
         if self.engine is None:
             from reveal.memory.engines.exact import ExactEngine
 
@@ -131,9 +128,8 @@ class Memory(Snapshot):
         return True
 
     def of_one_version(self, read: Callable[..., Any], *arguments: Any) -> Any:
-        """What `read` returns. It is called again in the present version if it missed what another program has changed,
-        and if it only went on because one of its own reads was in that version, up to `ROUNDS` times. Raises as it
-        does."""
+        """What `read` returns. It is called again, up to `ROUNDS` times, in the present version if it missed what
+        another program has changed, or if one of its own reads has opened that version. Raises as it does."""
         for _ in range(ROUNDS):
             begun = self.manifest
             try:
@@ -171,8 +167,8 @@ class Memory(Snapshot):
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Change]:
-        """For many items: what the body adds, edits and deletes becomes one new version, or nothing if the body raises.
-        Raises ValueError if another program has changed the memory, or is changing it."""
+        """What the body adds, edits and deletes becomes one new version, or nothing if the body raises. Raises
+        ValueError if another program has changed the memory, or is changing it."""
         with self._next_version() as version:
             change = Change(self, version)
             yield change
@@ -184,10 +180,8 @@ class Memory(Snapshot):
         self._renew(self.layout, None)
 
     def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
-        """Encodes every item anew with a network of that fingerprint; otherwise as `compact`.
-
-        `shape` has the fields of `Layout` that differ in that network. Raises ValueError, before anything is encoded,
-        for `sources` that lack one of the items'."""
+        """Encodes every item anew with a network of that fingerprint; `shape` has the fields of `Layout` that differ.
+        Raises ValueError, before anything is encoded, for `sources` that lack one of the items'."""
         layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
         for source in (name for name, count in self.sources.items() if count):
             layout.number(source)
@@ -240,8 +234,8 @@ class Memory(Snapshot):
 
     @contextlib.contextmanager
     def _next_version(self) -> Iterator[int]:
-        """The number of the next version, while no other program changes the memory; what was written of one that does
-        not end well is removed."""
+        """The number of the next version, while no other program changes the memory; of one that fails nothing
+        stays."""
         with Lock(self.folder, "changing", self.wait):
             layout = self.layout
             if self.wait and self.reopen() and self.layout != layout:

@@ -184,10 +184,8 @@ def stored_rows(
     keys: Any,
     values: Any,
 ) -> StoredRows:
-    """Items with their keys [n k] and values [n c d].
-
-    Raises ValueError for other numbers or shapes of them, an unknown source, keys and values that are not finite, or
-    not any more in the layout's dtype, and as `pack`."""
+    """Items with their keys [n k] and values [n c d]. Raises ValueError for other numbers or shapes of them, an unknown
+    source, keys and values that are not finite in the layout's dtype, and as `pack`."""
     n = len(items)
     source = np.array([layout.number(item.source) for item in items], np.uint8)
     payloads = np.array([pack(item) for item in items], object)
@@ -241,8 +239,7 @@ class ShardWriter:
 
 @contextlib.contextmanager
 def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
-    """A writer. When the body has ended well, the shard appears as `folder / name` with its `shard.json`, and the
-    writer has its `info`."""
+    """A writer. When the body ends well, the shard appears as `folder / name`, and the writer has its `info`."""
     with atomic_folder(folder / name, durable=True) as temporary, contextlib.ExitStack() as stack:
         writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in WRITTEN}, layout)
         yield writer

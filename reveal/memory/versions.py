@@ -155,8 +155,8 @@ class Change:
         self._edited, self._deleted = ids_of([]), ids_of([])
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
-        """New items; their ids. Raises ValueError for an id that is there, and as `shards.stored_rows`; then nothing of
-        this call was written."""
+        """New items; their ids. Raises ValueError, having written nothing, for an id that is there, and as
+        `shards.stored_rows`."""
         ids = self._with_new_ids(items)
         if min(ids, default=0) < 0:
             raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
@@ -166,8 +166,8 @@ class Change:
         return ids
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
-        `shards.stored_rows`; then nothing of this call was written."""
+        """Items in the place of those with their ids. Raises ValueError, having written nothing, for an id that is not
+        there, and as `shards.stored_rows`."""
         ids = [item.id for item in items if item.id is not None]
         if len(ids) < len(items):
             raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")

@@ -51,8 +51,8 @@ def vqa(
 
 
 def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """ "Question: .. Answer: a, b" for all questions about an image, by its number; different answers occur once, the
-    commonest first."""
+    """Texts "Question: .. Answer: a, b" for all questions about an image, different answers once, the commonest
+    first."""
     texts: dict[int, list[str]] = {}
     for record in vqa(path, annotations, skips=skips):
         if record.fault:

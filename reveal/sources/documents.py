@@ -116,8 +116,8 @@ def _crc(file: Path, size: int, modified: int, before: int) -> int:
 
 
 def sections(file: Path) -> list[tuple[str, str]]:
-    """(title, text) of each section or page. Raises OSError; ValueError for a damaged or encrypted file; ImportError
-    without the extra."""
+    """(title, text) of each section or page. Raises OSError; ValueError for a damaged file; ImportError as
+    `optional`."""
     suffix, own = file.suffix.lower(), re.sub(r"[_-]+", " ", file.stem)
     if suffix == ".pdf":
         pypdf = optional("pypdf", "documents")

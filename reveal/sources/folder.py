@@ -50,7 +50,7 @@ def image_and_texts(files: Sequence[Path], skips: Skips) -> tuple[Path | None, l
 
 
 def groups(folder: Path, texts: Sequence[str], skips: Skips) -> list[list[Path]]:
-    """The images and texts of each name, in order; files of other kinds are counted. `texts` are suffixes. Raises
+    """The images and texts (of these suffixes) of each name, in order; other files are counted. Raises
     FileNotFoundError without the folder; `Empty` if there are none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; check the name")

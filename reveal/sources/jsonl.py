@@ -84,8 +84,8 @@ def image_name(entry: Mapping[str, Any]) -> str:
 
 
 def lines_of(paths: Sequence[Path]) -> Iterator[str]:
-    """All texts in some files, for a tokenizer: lines, and of .jsonl every text in each object, without those that name
-    images. Raises ValueError for a line of .jsonl that is no JSON."""
+    """All texts in some files, for a tokenizer: lines, and of .jsonl the texts in each object, but for names of images.
+    Raises ValueError for a line of .jsonl that is no JSON."""
     for path in paths:
         with open_text(path) as file:
             for line in filter(None, map(str.strip, file)):

@@ -35,8 +35,7 @@ def table(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 
 def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """The samples of a tar, of all in a folder, or of a pattern. Raises ValueError for a tar that is compressed or cut
-    short."""
+    """The samples of tars. Raises ValueError for one that is compressed or cut short."""
     number = -1
     for file in files_of(path, ".tar"):
         for key, sample in groupby(members(file), key=lambda member: key_and_suffix(member.member)[0]):

@@ -33,8 +33,8 @@ NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be
 
 
 class Skips:
-    """Counts records that are left out or cut, by reason, and keeps the names of the first `NAMED` of each; with
-    `strict`, `add` raises ValueError instead."""
+    """Counts records that are left out or cut, by reason, with the names of the first `NAMED` of each; `add` raises
+    ValueError if `strict`."""
 
     def __init__(self, strict: bool = False):
         self.strict, self.counts = strict, collections.Counter[str]()

@@ -37,8 +37,8 @@ BLANK = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 1, 1)  # how the o
 def items(
     path: str | Path, split: str = "train", language: str = "en", captions: bool = True, *, skips: Skips
 ) -> Iterator[Record]:
-    """Items of a split of the prepared folder, or of one file of it; `language` and `captions` as in `wit.items`.
-    Raises ValueError for a damaged file, and as `files`."""
+    """Items of a split of the prepared folder, or of one file of it; `language`, `captions` as in `wit.items`. Raises
+    ValueError for a damaged file, and as `files`."""
     return as_items(rows(path, split, language, skips), captions)
 
 

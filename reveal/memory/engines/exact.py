@@ -61,8 +61,7 @@ class Hits(NamedTuple):
 
 
 def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index:
-    """Copies keys into the devices' memory, block by block; the next one is read while the last is copied, so the host
-    holds two blocks of each of its devices."""
+    """Copies keys into the devices' memory, block by block; the host holds two blocks of each of its devices."""
     count, kind = _padded(len(rows), mesh), jnp.dtype(dtype)
     share = count // mesh.devices.size
     block = min(max(UNIT, BLOCK // (kind.itemsize * rows.key_dim)), share)
@@ -104,8 +103,7 @@ def search(
       index: from `place` on this mesh, or any number of rows; what does not divide it is padded in every call.
       queries: [b d], or for late interaction [b q d], where a key is some vectors of d numbers, one after the other.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
-      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
-    """
+      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both."""
     devices = mesh.devices.size
     if split and len(queries) % devices:
         raise ValueError(f"{len(queries)} queries do not split over {devices} devices; give a multiple, or split=False")
@@ -182,8 +180,7 @@ class ExactEngine:
         self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
 
     def _put(self, rows: Rows, at: np.ndarray, changed: np.ndarray, added: np.ndarray) -> None:
-        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`. What
-        may fail comes before the old keys' memory is written to."""
+        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`."""
         ids, made = np.append(self.ids, rows.ids[added]), np.append(self._made, rows.versions[added])
         source = np.full(len(ids), self._sources)
         made[at], source[at] = rows.versions, rows.source
@@ -208,8 +205,8 @@ def maxsim(queries: Float[Array, "b q d"], keys: Float[Array, "n _"]) -> Float[A
 
 
 def without_padding(keys: np.ndarray, vectors: int) -> np.ndarray:
-    """Keys [n k] of some vectors with the first that is not 0 in the place of those of zeros, which changes no maximum
-    over the others: so the search needs no mask."""
+    """Keys [n k] of some vectors with the first that is not 0 in the place of those of zeros, which changes no maximum:
+    so the search needs no mask."""
     if vectors == 1:
         return keys
     split = keys.reshape(len(keys), vectors, keys.shape[1] // vectors)

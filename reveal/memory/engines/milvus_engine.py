@@ -43,17 +43,13 @@ class MilvusEngine:
 
     Args:
       uri: a file ending in .db, or the address of a server.
-      collection: its name.
       index: FLAT (exact), IVF_FLAT, HNSW or another of the server's.
       token: "user:password" of a server.
       overwrite: drop a collection of that name.
       reuse: `collection` begins the name of one for each contents, which later programs find again.
 
-    Raises:
-      ImportError: without the extra.
-      ConnectionError: no Milvus there.
-      FileExistsError: the collection is there, without `overwrite`.
-    """
+    Raises ImportError without the extra; ConnectionError where no Milvus is; FileExistsError for a collection that is
+    there, without `overwrite`."""
 
     def __init__(
         self,
