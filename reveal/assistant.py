@@ -15,8 +15,6 @@ in a row of its own. Attention shares (`fusion.attention_shares`) show what was 
 the answer.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math
@@ -73,7 +71,7 @@ class Evidence:
     items: tuple[RetrievedItem, ...]  # best first
     gate: Mapping[str, float]  # probability of each source
     version: int  # of the memory; 0: there was none
-    first_hop: Evidence | None = None  # the question before, whose answer is part of this question
+    first_hop: "Evidence | None" = None  # the question before, whose answer is part of this question
     probability: float | None = None  # that the answer is right, calibrated; None: the network has no calibration
     doubted: bool = False  # it is not in this memory, as far as the network can tell
     view: int = 0  # which view of the image was asked about; 0: the whole
@@ -123,7 +121,7 @@ class Assistant:
         *,
         sources: Sequence[str] = (),
         default_sources: Sequence[str] = (),
-    ) -> Assistant:
+    ) -> "Assistant":
         """Opens files; raises OSError and ValueError, also for a memory that another network made.
 
         Args:

@@ -30,8 +30,6 @@ and of equal scores the larger cosine comes first, before it what only the words
 without any text the name of the file. A T5 (FLAN-T5) reads the passages and writes; effects are as in `assistant.py`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -130,7 +128,7 @@ class TwoTowerAssistant:
         *,
         sources: Sequence[str] = (),
         vectors: int = 1,
-    ) -> TwoTowerAssistant:
+    ) -> "TwoTowerAssistant":
         """Opens files; raises OSError and ValueError, also for a memory that another encoder made.
 
         Args:
@@ -153,7 +151,7 @@ class TwoTowerAssistant:
         vectors, dim = self.processor.vectors, 2 * self.config.projection_dim + 2
         return Layout(self._fingerprint, self.processor.sources, vectors * dim, (1, 1), key_vectors=vectors)
 
-    def reader(self, batch: int) -> _Encoder:
+    def reader(self, batch: int) -> "_Encoder":
         return _Encoder(self, batch)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:

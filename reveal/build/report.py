@@ -1,7 +1,5 @@
 """The report of a build, an addition or a refresh, for people and for programs."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from collections.abc import Mapping, Sequence
@@ -35,7 +33,7 @@ class Report:
     @classmethod
     def of(
         cls, memory: Memory, started: float, ids: Sequence[int] = (), skips: Skips | None = None, **counts: int
-    ) -> Report:
+    ) -> "Report":
         """The report on a memory as it is now, of a run since `started` (`time.perf_counter`) that wrote items of these
         ids; `counts`: the fields from `added` on."""
         skips, written = skips or Skips(), (min(ids), max(ids)) if ids else None

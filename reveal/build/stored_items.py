@@ -9,16 +9,13 @@ is also the encoded one, so that encoding a memory again with the same network g
 """
 
 import dataclasses
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import cv2
-from PIL import Image
-from PIL.JpegImagePlugin import JpegImageFile
 
 from common.data.stored import decode_picture
-from common.io.images import from_uint8, shrink, to_uint8
+from common.io.images import from_uint8, image_size, shrink, to_uint8
 from reveal.memory.items import Item
 from reveal.sources import Items, Skips
 from reveal.sources.folder import TEXT, groups
@@ -27,7 +24,6 @@ from reveal.sources.jsonl import objects
 UNORDERED = ("vqa", "coco")
 RISE = "in a build they rise: sort them, or number all anew with --renumber"
 QUALITY = 90  # of JPEG
-JPEG = b"\xff\xd8"  # what one begins with
 
 
 def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> Iterator[Item]:
@@ -64,21 +60,14 @@ def expected(source: Items, renumber: bool = False) -> int | None:
 
 def shrunk(item: Item, longest: int) -> Item:
     """The item with an image of at most `longest` pixels a side, if it can be read; 0: as it is."""
-    if not isinstance(item.picture, bytes) or not longest or max(_size(item.picture)) <= longest:
+    if not isinstance(item.picture, bytes) or not longest:
         return item
     try:
+        if max(image_size(item.picture)) <= longest:
+            return item
         image = decode_picture(item.picture, f"item {item.id} of {item.source}")
     except (ValueError, OSError):
         return item
     small = to_uint8(shrink(from_uint8(image), longest))
     data = cv2.imencode(".jpg", small[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
     return dataclasses.replace(item, picture=data)
-
-
-def _size(data: bytes) -> tuple[int, int]:
-    """Width and height as the header says; (0, 0) where there is none."""
-    try:
-        with JpegImageFile(io.BytesIO(data)) if data[:2] == JPEG else Image.open(io.BytesIO(data)) as picture:
-            return picture.size
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return 0, 0

@@ -1,7 +1,5 @@
 """The commands of `reveal` that change a memory: build, add, remove, refresh, compact."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -237,6 +235,6 @@ def _beside(folder: Path) -> Path:
     return folder.with_name(folder.name + BUILDING)
 
 
-def _write_report(command: commands.Printing, report: Report, folder: str) -> None:
+def _write_report(command: commands.Printing, report: "Report", folder: str) -> None:
     report = dataclasses.replace(report, memory=folder)
     command.write(str(report), report.as_json())

@@ -1,8 +1,6 @@
 """The options of each command of `reveal`, as dataclasses that tyro reads, and what the commands share: opening the
 network and its memory, and printing text or JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -248,12 +246,12 @@ GROUPS = {"network": (Network,), "search": (Searching,), "item": (Reading,)}  # 
 
 def load_assistant(
     command: Network,
-    memory: str | Memory | None = None,
+    memory: "str | Memory | None" = None,
     *,
     names: Sequence[str] = (),
     default_sources: Sequence[str] = (),
     vectors: int = 1,
-) -> AnyAssistant:
+) -> "AnyAssistant":
     """The network that a command names, with the memory, or for a new one with `vectors` in a key. What can be checked
     without JAX is checked first."""
     from reveal.memory.engines.engine import engine_of

@@ -1,7 +1,5 @@
 """`reveal ask`, `reveal search` and `reveal info`. What needs no network is checked first."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from common import terminal
@@ -107,6 +105,6 @@ def verify(command: commands.Verify) -> None:
     command.write(text, data)
 
 
-def _warn_of_unknown(assistant: AnyAssistant, text: str) -> None:
+def _warn_of_unknown(assistant: "AnyAssistant", text: str) -> None:
     if unknown := assistant.processor.unknown(text):
         terminal.complain(f"{PROGRAM}: not in the network's vocabulary: {', '.join(unknown)}")

@@ -9,8 +9,6 @@ After an interruption the same lines keep the shards that are there, which hold 
 however the items were batched, so the result is the same to the byte. One program at a time builds in a folder.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,9 +73,9 @@ class Builder:
             if self._writer is None:
                 name = shard_name(1, len(self._done))
                 self._writer = self._stack.enter_context(new_shard(self.folder, name, self.layout))
-            part = rows.take(slice(start, start + self._shard - self._writer.rows))
-            self._writer.append(part)
-            start, self.next_id = start + len(part.ids), int(part.ids[-1]) + 1
+            stop = start + self._shard - self._writer.rows
+            self._writer.append({name: column[start:stop] for name, column in rows.items()})
+            start, self.next_id = min(stop, len(items)), int(rows["ids"][:stop][-1]) + 1
             if self._writer.rows == self._shard:
                 self._close()
 
@@ -90,7 +88,7 @@ class Builder:
         self._lock.remove()
         return manifest
 
-    def __enter__(self) -> Builder:
+    def __enter__(self) -> "Builder":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

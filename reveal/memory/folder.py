@@ -9,8 +9,6 @@ faiss/          indexes (`engines/faiss_engine.py`): no manifest names them, and
 .partial-...    left by a writer that was killed
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -95,7 +93,7 @@ class Lock:
             self._path.unlink(missing_ok=True)
         self.close()
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> "Lock":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,9 +123,8 @@ def remove_partial(folder: Path) -> None:
 def remove_indexes(folder: Path) -> None:
     """Removes the saved indexes of a memory, and those being saved."""
     for path in (folder / INDEXES).glob("*.index"):
-        if INDEX.fullmatch(path.name):
-            with contextlib.suppress(OSError):  # open on Windows
-                path.unlink()
+        with contextlib.suppress(OSError):  # open on Windows
+            path.unlink()
 
 
 def check_ours(folder: Path) -> None:
@@ -158,14 +155,11 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
         lock = Lock(old, "changing", wait=math.inf)
     with lock:
         remove_leftovers(old.parent)
-        away = old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
-        away.mkdir()
-        old.rename(away / old.name)
+        away = old.rename(old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}"))
         try:
             new.rename(old)
         except BaseException:
-            (away / old.name).rename(old)
-            away.rmdir()
+            away.rename(old)
             raise
         sync(old.parent)
         shutil.rmtree(away, ignore_errors=True)

@@ -13,8 +13,6 @@ holds. An image is the bytes of its file, or uint8 RGB; floats would take thirty
 with the header {"fields": {...}, "picture": null, "file" or [height, width]}.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -44,7 +42,7 @@ class Item:
         values = [value for value in self.fields.values() if is_text(value)]
         return [value if isinstance(value, str) else ", ".join(value) for value in values]
 
-    def with_text(self, text: str) -> Item:
+    def with_text(self, text: str) -> "Item":
         """The item with this text in the place of all its texts; other fields stay."""
         kept = {name: value for name, value in self.fields.items() if not is_text(value)}
         return replace(self, fields=kept | {"text": text})

@@ -15,8 +15,6 @@ A change writes new files beside the old ones and then puts a new manifest in th
 a manifest does not name does not exist; so a program that dies half-way leaves the memory as it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -81,7 +79,7 @@ class ShardInfo:
     files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
     @classmethod
-    def from_json(cls, fields: Any) -> ShardInfo:
+    def from_json(cls, fields: Any) -> "ShardInfo":
         """Raises ValueError, KeyError, TypeError or OverflowError for other fields, and names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
         name, deleted = fields["name"], fields["deleted"]

@@ -19,8 +19,6 @@ version (`reopen`). `of_one_version` reads all again then, so that what was foun
 together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses
@@ -66,13 +64,13 @@ class Memory(Snapshot):
         self.engine, self.wait = engine, wait
 
     @classmethod
-    def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
+    def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> "Memory":
         """An empty memory in a new folder; for many items, see `Builder`. Raises FileExistsError."""
         Builder(folder, layout).finish()
         return cls(folder, engine)
 
     @classmethod
-    def load(cls, folder: str | Path, engine: Engine | None = None, encoder: str | None = None) -> Memory:
+    def load(cls, folder: str | Path, engine: Engine | None = None, encoder: str | None = None) -> "Memory":
         """Opens a folder; the same as the constructor."""
         return cls(folder, engine, encoder)
 

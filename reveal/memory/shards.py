@@ -23,8 +23,6 @@ as after `reveal build --overwrite`; that takes some 10 microseconds a block. La
 2026-11-24, which has no `checksums.npy`, are one block each.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import dataclasses
@@ -35,7 +33,7 @@ import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -101,7 +99,7 @@ class Shard:
         rows = np.minimum(np.searchsorted(own, ids), self.info.rows - 1)
         return np.where((own[rows] == ids) & self.live()[rows], rows, -1)
 
-    def delete(self, rows: Int[np.ndarray, " m"], version: int) -> Shard:
+    def delete(self, rows: Int[np.ndarray, " m"], version: int) -> "Shard":
         """Writes that live rows are deleted from `version` on; the shard as that version has it."""
         live = self.live()
         live[rows] = False
@@ -162,20 +160,6 @@ class Shard:
         return dict(zip(WRITTEN, parts, strict=True))
 
 
-class StoredRows(NamedTuple):
-    """Rows as the files hold them; `payloads` are objects, so that all fields are indexed alike."""
-
-    ids: Int[np.ndarray, " n"]
-    source: Int[np.ndarray, " n"]
-    version: Int[np.ndarray, " n"]
-    keys: np.ndarray
-    values: np.ndarray
-    payloads: np.ndarray
-
-    def take(self, at: slice | Int[np.ndarray, " m"]) -> StoredRows:
-        return StoredRows(*(column[at] for column in self))
-
-
 def stored_rows(
     layout: Layout,
     items: Sequence[Item],
@@ -183,15 +167,16 @@ def stored_rows(
     version: int | Int[np.ndarray, " n"],
     keys: Any,
     values: Any,
-) -> StoredRows:
-    """Items with their keys [n k] and values [n c d]. Raises ValueError for other numbers or shapes of them, an unknown
-    source, keys and values that are not finite in the layout's dtype, and as `pack`."""
+) -> dict[str, np.ndarray]:
+    """Columns of items with their keys [n k] and values [n c d]. Raises ValueError for other numbers or shapes of them,
+    an unknown source, keys and values that are not finite in the layout's dtype, and as `pack`."""
     n = len(items)
     source = np.array([layout.number(item.source) for item in items], np.uint8)
     payloads = np.array([pack(item) for item in items], object)
     keys = _stored("keys", keys, (n, layout.key_dim), layout.key_dtype, ids)
     values = _stored("values", values, (n, *layout.value_shape), layout.value_dtype, ids)
-    return StoredRows(ids, source, np.broadcast_to(np.int32(version), n), keys, values, payloads)
+    versions = np.broadcast_to(np.int32(version), n)
+    return {"ids": ids, "source": source, "version": versions, "keys": keys, "values": values, "payloads": payloads}
 
 
 class ShardWriter:
@@ -203,17 +188,17 @@ class ShardWriter:
         self._write_headers()
         self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
 
-    def append(self, rows: StoredRows) -> None:
-        """Appends rows; their ids rise, also from call to call."""
-        ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
+    def append(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Appends `stored_rows`; their ids rise, also from call to call."""
+        ids, ends = rows["ids"], self._blob + np.cumsum([len(payload) for payload in rows["payloads"]], dtype=np.int64)
         assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()
-        arrays = rows._asdict() | {"offsets": self._blob + np.cumsum(lengths, dtype=np.int64)}
         for name, (dtype, _) in _file_types(self._layout, len(ids)).items():
-            self._files[f"{name}.npy"].write(np.ascontiguousarray(arrays[name], dtype).data)
-        self._files[PAYLOAD].write(b"".join(rows.payloads))
+            column = ends if name == "offsets" else rows[name]
+            self._files[f"{name}.npy"].write(np.ascontiguousarray(column, dtype).data)
+        self._files[PAYLOAD].write(b"".join(rows["payloads"]))
         self._first = self._first if self.rows else int(ids[0])
-        self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(arrays["offsets"][-1])
-        self._counts += np.bincount(rows.source, minlength=len(self._counts))
+        self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(ends[-1])
+        self._counts += np.bincount(rows["source"], minlength=len(self._counts))
 
     def finish(self, folder: Path, name: str) -> ShardInfo:
         """Writes the headers and, into `folder`, the checksums; the manifest's entry of a shard called `name`."""

@@ -219,7 +219,7 @@ class Change:
         rows = stored_rows(before.layout, items, numbers, self._version, keys, values)
         name = shard_name(self._version, len(self._written))
         with new_shard(before.folder, name, before.layout) as writer:
-            writer.append(rows.take(order))
+            writer.append({name: column[order] for name, column in rows.items()})
         self._written.append(Shard(before.folder, writer.info, before.layout))
         self.reserve(max(ids) + 1)
 

@@ -8,8 +8,6 @@ What cannot be read (a line that is no JSON, an image that is not there) is left
 `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is always raised.
 """
 
-from __future__ import annotations
-
 import collections
 import errno
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -51,7 +49,7 @@ class Skips:
         if where and len(names := self.names.setdefault(reason, [])) < NAMED:
             names.append(where)
 
-    def merge(self, others: Skips) -> None:
+    def merge(self, others: "Skips") -> None:
         self.counts.update(others.counts)
         for reason, names in others.names.items():
             self.names[reason] = [*self.names.get(reason, ()), *names][:NAMED]

@@ -21,8 +21,6 @@ that is trusted least (both are what the reference does).
 Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import logging
@@ -62,7 +60,7 @@ class Rows:
         source: Integer[np.ndarray, " n"],
         keys: Float[np.ndarray, "n k"],
         versions: Integer[np.ndarray, " n"] | None = None,
-    ) -> Rows:
+    ) -> "Rows":
         """Rows of arrays in any order. Raises ValueError if an id is there twice."""
         order = np.argsort(ids, kind="stable")
         ids, keys, made = ids[order], keys[order], np.zeros(len(ids), np.int32) if versions is None else versions
@@ -175,7 +173,7 @@ def merge(
     absent = (ids == NOTHING) | (scores == -np.inf)
     order = np.lexsort((ids, -scores, absent), axis=1)[:, :k]
 
-    def best(column: np.ndarray, nothing: float, kind: type) -> np.ndarray:
+    def best(column: np.ndarray, nothing: int | float, kind: type) -> np.ndarray:
         found = np.take_along_axis(np.where(absent, nothing, column), order, axis=1).astype(kind)
         return np.pad(found, ((0, 0), (0, max(0, k - ids.shape[1]))), constant_values=nothing)
 
