@@ -26,21 +26,18 @@ class Keywords:
         starts = range(0, len(rows), BATCH)
         texts = [" ".join(one.texts()) for start in starts for one in memory.items(rows.ids[start : start + BATCH])]
         tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)
-        self._index = bm25s.BM25() if tokens.vocab else None
-        if self._index is not None:
+        self._index, self._index.vocab_dict = bm25s.BM25(), {}
+        if tokens.vocab:
             self._index.index(tokens, show_progress=False)
 
     def search(self, text: str, k: int, sources: Sequence[int] | None = None) -> Int[np.ndarray, " n"]:
         """Ids of the at most k best items that have a word of the text, best first."""
         import bm25s
 
-        nothing = np.zeros(0, np.int64)
-        if self._index is None:
-            return nothing
         words: Any = bm25s.tokenize(text, stopwords="en", return_ids=False, show_progress=False)[0]
         known = [word for word in words if word in self._index.vocab_dict]
         if not known:
-            return nothing
+            return np.zeros(0, np.int64)
         scores = self._index.get_scores(known)
         if sources is not None:
             scores = np.where(np.isin(self._sources, sources), scores, 0)

@@ -42,7 +42,7 @@ def vqa(
                 given[row["question_id"]] = _texts(row.get("answers"), answer), row.get("answer_type")
     for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
-        if _has(row, where, skips, question_id=int, image_id=int, question=str):
+        if has(row, where, skips, question_id=int, image_id=int, question=str):
             answers, kind = given.get(row["question_id"], ((), None))
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
@@ -68,7 +68,7 @@ def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """A-OKVQA; ids are places in the list, its own are no numbers. The test set has no answers. Metadata: the row."""
     for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {number}"
-        if _has(row, where, skips, image_id=int, question=str):
+        if has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
             question = {"text": row["question"], "answers": _texts(row.get("direct_answers")), "group": group}
             yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=row)
@@ -83,7 +83,7 @@ def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
             captions_of.setdefault(row["image_id"], []).extend(map(str.strip, _texts([row], "caption")))
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
-        if _has(row, where, skips, id=int):
+        if has(row, where, skips, id=int):
             yield _described(row["id"], where, row, captions_of.get(row["id"], ()), str(row.get("domain") or ""))
 
 
@@ -92,7 +92,7 @@ def karpathy(path: str | Path, splits: str | Sequence[str] = ("train", "restval"
     chosen = listed(splits)
     for number, row in enumerate(rows_of(read_json(path, object), "images", path)):
         where = f"{path} picture {number}"
-        if _has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
+        if has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
             texts = [text.strip() for text in _texts(row.get("sentences"), "raw")]
             yield _described(row["cocoid"], where, row, texts, row["split"])
 
@@ -133,7 +133,7 @@ def _image_of(number: int) -> dict[str, Any]:
     return {"find": (number,), "names": (str(number),)}
 
 
-def _has(row: Row, where: str, skips: Skips, **types: type) -> bool:
+def has(row: Row, where: str, skips: Skips, **types: type) -> bool:
     """Whether the entries are there and of these types; counted if not."""
     wrong = [name for name, kind in types.items() if not isinstance(row.get(name), kind)]
     if wrong:

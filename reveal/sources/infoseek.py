@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from reveal.metrics.infoseek import SPLITS, Span
+from reveal.sources.coco import has
 from reveal.sources.jsonl import objects
 from reveal.sources.records import Record, Skips
 
@@ -35,9 +36,10 @@ def records(
     kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
     seen: set[str] = set()
     for number, where, row in objects(path, skips):
-        lacking = [name for name in ("data_id", "image_id", "question") if not isinstance(row.get(name), str)]
-        if lacking or row["data_id"] in seen:
-            skips.add(f"without {lacking[0]}" if lacking else "whose data_id came before", where)
+        if not has(row, where, skips, data_id=str, image_id=str, question=str):
+            continue
+        if row["data_id"] in seen:
+            skips.add("whose data_id came before", where)
             continue
         name, image, counts = row["data_id"], row["image_id"], row.get("answer_eval")
         seen.add(name)

@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 OPTION = re.compile(r",(?=[a-z_]+=)")
 GENERAL = "items.jsonl"
 SWITCH = {"true": True, "false": False}
+COMMON = ("images", "source", "first_id")  # options that are not the function's
 REQUIRED = inspect.Parameter.empty
 
 
@@ -60,16 +61,13 @@ class Format(NamedTuple):
     source: str | None = None  # default name of the items' source; None: of questions
     first_id: bool = True  # whether there is such an option
 
-    def common(self) -> dict[str, Any]:
-        """The common options with their defaults, REQUIRED without one."""
-        images = {"required": {"images": REQUIRED}, "optional": {"images": None}}.get(self.images, {})
-        return images | ({"source": self.source} if self.source else {}) | ({"first_id": 0} if self.first_id else {})
-
     def options(self) -> dict[str, Any]:
-        """All options, those of the function first."""
+        """All options with their defaults, REQUIRED without one; those of the function first."""
         parameters = inspect.signature(self.records).parameters
         own = {name: one.default for name, one in parameters.items() if name not in ("path", "skips", "only")}
-        return own | self.common()
+        images = {"required": {"images": REQUIRED}, "optional": {"images": None}}.get(self.images, {})
+        source = {"source": self.source} if self.source else {}
+        return own | images | source | ({"first_id": 0} if self.first_id else {})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,20 +97,20 @@ class Reading:
 
     def read(self, skips: Skips, **selected: Any) -> Iterator[Any]:
         """`selected`: `only` of `documents.records`."""
-        reader, options = self.READERS[self.reader], dict(self.options)
-        common = {name: options.pop(name, default) for name, default in reader.common().items()}
-        files = [file for file in self.leave_out if not Path(file).is_dir()]
+        options = {name: value for name, value in self.options.items() if name not in COMMON}
+        folders = [Path(place) for place in self.leave_out if Path(place).is_dir()]
+        files = [file for file in self.leave_out if Path(file) not in folders]
         names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
-        hashes = held_out.contents([Path(place) for place in self.leave_out if Path(place).is_dir()])
-        records = reader.records(self.path, **options, **selected, skips=skips)
-        for record in usable(records, common.get("images"), skips, names, self.IMAGE_NEEDED):
-            made = self._made(record, common, skips)
+        hashes = held_out.contents(folders)
+        records = self.READERS[self.reader].records(self.path, **options, **selected, skips=skips)
+        for record in usable(records, self.options.get("images"), skips, names, self.IMAGE_NEEDED):
+            made = self._made(record, self.options.get("first_id", 0), skips)
             if hashes and made is not None and held_out.image_hash(made) in hashes:
                 skips.note(HELD_OUT)
             elif made is not None:
                 yield made
 
-    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | Question | None:
+    def _made(self, record: Record, first_id: int, skips: Skips) -> Item | Question | None:
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Any]:
@@ -146,8 +144,8 @@ class Items(Reading):
         """Name of the items' source, where the data names none."""
         return str(self.options.get("source", self.READERS[self.reader].source))
 
-    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Item | None:
-        return as_item(record, self.source, common.get("first_id", 0), skips)
+    def _made(self, record: Record, first_id: int, skips: Skips) -> Item | None:
+        return as_item(record, self.source, first_id, skips)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,43 +168,38 @@ class Questions(Reading):
     }
     IMAGE_NEEDED: ClassVar[bool] = True
 
-    def _made(self, record: Record, common: Mapping[str, Any], skips: Skips) -> Question:
-        return as_question(record, common.get("first_id", 0))
+    def _made(self, record: Record, first_id: int, skips: Skips) -> Question:
+        return as_question(record, first_id)
 
 
 def items_of(argument: str, source: str | None = None) -> Items:
     """The source of knowledge that a command-line argument names; `source` is its option where the argument gives none.
     Raises FileNotFoundError for a missing path, ValueError for an argument without a reader, and as `Items`."""
-    reader, path, given = _split(argument)
+    before, colon, rest = argument.partition(":")
+    named = bool(colon) and before in Items.READERS
+    path, *given = OPTION.split(rest if named else argument)
+    reader = before
+    if not named:
+        if (Path(path) / GENERAL).is_file():
+            path = str(Path(path) / GENERAL)
+        place = Path(path)
+        reader = "folder" if place.is_dir() else "jsonl" if ".jsonl" in place.suffixes else ""
+        if not reader and not place.exists():
+            raise FileNotFoundError(f"{path} does not exist; give a folder, an {GENERAL}, or READER:PATH")
+        if not reader:
+            raise ValueError(f"{path}: name its reader, as in wit:{path}; readers are {', '.join(Items.READERS)}")
     defaults = Items.READERS[reader].options() | {"strict": False}
+    pairs = [one.split("=", 1) for one in given]
+    leave_out = tuple(text for name, text in pairs if name == "leave_out")
     options: dict[str, Any] = {} if source is None else {"source": source}
-    leave_out = tuple(text for name, text in given if name == "leave_out")
-    options |= {name: _value(name, text, defaults.get(name), argument) for name, text in given if name != "leave_out"}
+    options |= {name: _value(argument, name, text, defaults) for name, text in pairs if name != "leave_out"}
     strict = options.pop("strict", False)
     return Items(reader, path, options, leave_out, strict)
 
 
-def _split(argument: str) -> tuple[str, str, list[tuple[str, str]]]:
-    before, colon, rest = argument.partition(":")
-    named = bool(colon) and before in Items.READERS
-    path, *given = OPTION.split(rest if named else argument)
-    options = [(name, text) for name, _, text in (one.partition("=") for one in given)]
-    if named:
-        return before, path, options
-    place = Path(path)
-    if (place / GENERAL).is_file():
-        return "jsonl", str(place / GENERAL), options
-    if place.is_dir():
-        return "folder", path, options
-    if ".jsonl" in place.suffixes:
-        return "jsonl", path, options
-    if not place.exists():
-        raise FileNotFoundError(f"{path} does not exist; give a folder, an {GENERAL}, or READER:PATH")
-    raise ValueError(f"{path}: name its reader, as in wit:{path}; readers are {', '.join(Items.READERS)}")
-
-
-def _value(name: str, text: str, default: Any, argument: str) -> Any:
-    if isinstance(default, bool):
+def _value(argument: str, name: str, text: str, defaults: Mapping[str, Any]) -> Any:
+    """The value of an option, of the type that its default has."""
+    if isinstance(default := defaults.get(name), bool):
         if text not in SWITCH:
             raise ValueError(f"{argument}: {name}={text}: give true or false")
         return SWITCH[text]

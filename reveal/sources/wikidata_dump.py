@@ -67,11 +67,13 @@ def records(
             continue
         own = [fact for fact in facts_of(entity, languages, wanted) if counts[fact[1]] <= most]
         near = neighbourhood(subject, collections.ChainMap({subject: own}, facts), hops)
-        kept = {one: [fact for fact in pairs if counts[fact[1]] <= most] for one, pairs in near.items()}
-        worded = {one: [(of, in_words(obj, labels)) for of, obj in pairs] for one, pairs in kept.items() if pairs}
-        text = linearised(worded, labels, labels, form) if worded else ""
+        kept = {
+            one: [(of, with_unit(obj, labels)) for of, obj in pairs if counts[obj] <= most]
+            for one, pairs in near.items()
+        }
         image = (name,) if (name := image_name(entity)) else ()
-        if text:
+        if any(kept.values()):
+            text = linearised({one: pairs for one, pairs in kept.items() if pairs}, labels, labels, form)
             yield Record(number, where, None, image, image, text_stays=True, fields={"text": text})
         else:
             skips.add(EMPTY, where)
@@ -150,10 +152,10 @@ def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
     return ""
 
 
-def in_words(obj: str, named: Mapping[str, str]) -> str:
-    """An entity by its label, or an amount with its unit's label."""
+def with_unit(obj: str, labels: Mapping[str, str]) -> str:
+    """An amount with its unit's label; anything else as it is."""
     amount, _, unit = obj.rpartition(" ")
-    return f"{amount} {named[unit]}" if amount and unit in named else named.get(obj, obj)
+    return f"{amount} {labels[unit]}" if amount and unit in labels else obj
 
 
 def date_of(time: str, precision: Any) -> str:

@@ -4,15 +4,14 @@
     memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
 
 One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
-deletes what is gone; the first update of an engine begins with an empty collection, so one that exists is dropped only
-with `overwrite`. Each source is searched by itself, with a filter, and the gate is added before the results are merged:
-constant within a source, it can lose none. A file is slow (seconds for 100,000 keys) and made for trying out.
+deletes what is gone; an engine begins with an empty collection. Each source is searched by itself, with a filter, and
+the gate is added before the results are merged: constant within a source, it can lose none. A file is slow (seconds for
+100,000 keys) and made for trying out.
 
 With `reuse`, collections outlive the program: `update` looks for one of just these rows, by a digest of them in its
-name, and sends nothing if it is there; others of that engine's name are dropped. A collection gets that name when it is
-complete: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
-the same one; what a killed one has left is dropped after a day. A program whose collection was dropped, because the
-memory has changed, makes it again when it searches.
+name, and sends nothing if it is there; others of that engine's name are dropped. Until it is complete a collection is
+called `..._filling_...`, so that programs that search for the first time at once do not fill the same one; what a
+killed one has left is dropped after a day. A program whose collection was dropped makes it again when it searches.
 
 A server that cannot be reached, does not answer in a minute, or refuses, is a ConnectionError in one line. The extra
 `milvus` installs the client and milvus-lite.
@@ -105,12 +104,9 @@ class MilvusEngine:
         for start in range(0, len(rows), chunk):
             changed = start + np.flatnonzero(before[start : start + chunk] != rows.versions[start : start + chunk])
             if len(changed):
-                keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)
-                data = [
-                    {"id": int(rows.ids[row]), "source": int(rows.source[row]), "key": keys[row - start]}
-                    for row in changed
-                ]
-                self._call("upsert", self.collection, data)
+                keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)[changed - start]
+                columns = zip(rows.ids[changed].tolist(), rows.source[changed].tolist(), keys, strict=True)
+                self._call("upsert", self.collection, [{"id": i, "source": s, "key": key} for i, s, key in columns])
 
     def _attach(self, rows: Rows) -> None:
         """Takes the collection that holds these rows; makes it if it is not there, or not complete."""
@@ -148,18 +144,16 @@ class MilvusEngine:
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         if k > MOST:
             raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
-        ids = np.full((len(queries), len(chosen), k), NOTHING)
+        ids = np.full((len(queries), len(chosen) * k), NOTHING)
         scores = np.full(ids.shape, -np.inf, np.float32)
         for place, number in enumerate(chosen if len(queries) else []):
             with self._plain_errors():
                 answer = self._best(list(queries), k, number)
             for row, hits in enumerate(answer):
-                ids[row, place, : len(hits)] = [hit["id"] for hit in hits]
-                scores[row, place, : len(hits)] = [hit["distance"] for hit in hits]
-        scores += gate[:, chosen, None]
-        origins = np.broadcast_to(np.array(chosen)[:, None], ids.shape)
-        ids, scores, origins = (x.reshape(len(queries), len(chosen) * k) for x in (ids, scores, origins))
-        return merge(ids, scores, origins, k, self._version)
+                part = slice(place * k, place * k + len(hits))
+                ids[row, part], scores[row, part] = [hit["id"] for hit in hits], [hit["distance"] for hit in hits]
+        origins = np.broadcast_to(np.repeat(chosen, k), ids.shape)
+        return merge(ids, scores + gate[:, np.repeat(chosen, k)], origins, k, self._version)
 
     def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
         """The best keys of one source; a collection that another program has dropped is made again."""
