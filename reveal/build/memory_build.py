@@ -2,8 +2,12 @@
 
     build("facts", [items_of("wit:wit.tsv.gz,images=folder")], assistant)
 
-1. Items come from the readers and get their ids (`stored_items.py`)
-2. Threads shrink images to the stored size and make the network's input; what cannot be used is counted. Meanwhile
+1. Items come from the readers and get their ids (`numbered`). In a build they rise, and they are the same when an
+   interrupted build resumes. So items keep the ids of their source; a source whose ids begin below those before it is
+   shifted behind them; VQA's and COCO's images, which lie in any order of their ids, are numbered as they come, and so
+   is everything with `renumber`
+2. Threads shrink images to the stored size, some hundred pixels for a person to see (`shrunk`), and make the network's
+   input of those, so that encoding a memory again gives the same keys. What cannot be used is counted. Meanwhile
 3. the network encodes the batch before
 4. `memory.Builder` writes it
 
@@ -21,17 +25,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+import cv2
 import numpy as np
 from jaxtyping import Int
 from tqdm import tqdm
 
+from common.data.stored import decode_picture
+from common.io.images import from_uint8, image_size, shrink, to_uint8
 from reveal.build.report import Report
-from reveal.build.stored_items import expected, numbered, shrunk
 from reveal.memory.builder import Builder
 from reveal.memory.items import MOST_IDS, Item, ids_of, pack
 from reveal.memory.memory import Memory
 from reveal.processing.processor import Row
 from reveal.sources import Items, Skips
+from reveal.sources.folder import TEXT, groups
 from reveal.sources.jsonl import objects
 from reveal.two_tower_assistant import AnyAssistant
 
@@ -39,6 +46,9 @@ BATCH = 64  # items that are encoded at a time
 CHANGE = 4096  # items of a shard that is added to a memory
 SHARD = 16384  # items that an interruption costs at most
 SIDE = 256  # pixels of a stored image, or the network's if those are more
+UNORDERED = ("vqa", "coco")
+RISE = "in a build they rise: sort them, or number all anew with --renumber"
+QUALITY = 90  # of JPEG
 GROUP, AHEAD = 16, 16  # items that a thread prepares at a time, and such groups that wait
 THREADS = min(8, os.cpu_count() or 1)
 Batch = tuple[list[Item], np.ndarray, np.ndarray]  # items as they are stored, keys, values
@@ -243,3 +253,50 @@ def _check_ids(memory: Memory, sources: Sequence[Items], existing: Int[np.ndarra
                 raise ValueError(f"{what}: {way_out}, or --renumber gives them new ones")
         seen = np.union1d(seen, ids)
     return int(seen.max(initial=-1)) + 1
+
+
+def numbered(sources: Sequence[Items], skips: Skips, renumber: bool = False) -> Iterator[Item]:
+    """All items with their ids. Raises ValueError for a source whose ids do not rise."""
+    last = -1
+    for source in sources:
+        shift = None
+        for place, item in enumerate(source.read(skips)):
+            own = place if renumber or source.reader in UNORDERED or item.id is None else item.id
+            if shift is None:
+                shift = 0 if own > last else last + 1
+            if own + shift <= last:
+                raise ValueError(f"{source.path}: id {own} comes after {last - shift}; {RISE}")
+            last = own + shift
+            yield dataclasses.replace(item, id=last)
+
+
+def expected(source: Items, renumber: bool = False) -> int | None:
+    """About how many items a source has; None where counting takes long. Raises ValueError for ids that do not rise."""
+    if source.reader == "folder":
+        return len(groups(Path(source.path), (TEXT,), Skips()))
+    if source.reader != "jsonl":
+        return None
+    count, last = 0, -1
+    for number, _, entry in objects(source.path, Skips()):
+        own = entry.get("id", number)
+        if not renumber and isinstance(own, int):
+            if own <= last:
+                raise ValueError(f"{source.path}: id {own} comes after {last}; {RISE}")
+            last = own
+        count += 1
+    return count
+
+
+def shrunk(item: Item, longest: int) -> Item:
+    """The item with an image of at most `longest` pixels a side, if it can be read; 0: as it is."""
+    if not isinstance(item.picture, bytes) or not longest:
+        return item
+    try:
+        if max(image_size(item.picture)) <= longest:
+            return item
+        image = decode_picture(item.picture, f"item {item.id} of {item.source}")
+    except (ValueError, OSError):
+        return item
+    small = to_uint8(shrink(from_uint8(image), longest))
+    data = cv2.imencode(".jpg", small[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1].tobytes()
+    return dataclasses.replace(item, picture=data)

@@ -28,20 +28,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from reveal.memory.items import Item
-from reveal.sources import (
-    coco,
-    documents,
-    evqa,
-    folder,
-    held_out,
-    infoseek,
-    jsonl,
-    pairs,
-    wikidata,
-    wikidata_dump,
-    wit,
-    wit_tfds,
-)
+from reveal.sources import coco, documents, evqa, folder, held_out, infoseek, jsonl, pairs, wikidata, wit
 from reveal.sources.images import all_names
 from reveal.sources.records import HELD_OUT, Question, Record, Skips, as_item, as_question, usable
 
@@ -129,11 +116,11 @@ class Items(Reading):
         "folder": Format(folder.records, "own", "own"),
         "documents": Format(documents.records, "own", "own"),
         "wit": Format(wit.items, "optional", "wit"),
-        "wit_tfds": Format(wit_tfds.items, "optional", "wit"),
+        "wit_tfds": Format(wit.tfds_items, "optional", "wit"),
         "cc12m": Format(pairs.table, "required", "cc12m"),
         "webdataset": Format(pairs.tars, "own", "cc12m"),
         "wikidata": Format(wikidata.records, "none", "wikidata"),
-        "wikidata_dump": Format(wikidata_dump.records, "optional", "wikidata"),
+        "wikidata_dump": Format(wikidata.dump_records, "optional", "wikidata"),
         "vqa": Format(coco.vqa_images, "optional", "vqa"),
         "coco": Format(coco.captions, "required", "coco"),
         "karpathy": Format(coco.karpathy_by_number, "required", "coco"),
@@ -155,7 +142,7 @@ class Questions(Reading):
     READERS: ClassVar[Mapping[str, Format]] = {
         "jsonl": Format(jsonl.questions, "own", first_id=False),
         "wit": Format(wit.questions, "required"),
-        "wit_tfds": Format(wit_tfds.questions, "optional"),
+        "wit_tfds": Format(wit.tfds_questions, "optional"),
         "cc12m": Format(pairs.table, "required"),
         "webdataset": Format(pairs.tars, "own"),
         "vqa": Format(coco.vqa, "required"),

@@ -16,8 +16,8 @@ from common.data.stored import decode_picture, picture_bytes
 from common.data.text import open_text
 from common.io.json_text import parse_json
 from common.io.tensor_files import read_json
-from reveal.build import stored_items
-from reveal.build.stored_items import expected, numbered, shrunk
+from reveal.build import memory_build
+from reveal.build.memory_build import expected, numbered, shrunk
 from reveal.memory import Item
 from reveal.memory.items import pack
 from reveal.sources import Items, Question, Skips, coco, pairs, wit
@@ -74,7 +74,7 @@ def test_ids_rise_over_all_sources(tmp_path, monkeypatch):
     for read_ids in (ids, expected):
         refused(ValueError, read_ids, mixed, match="id 1 comes after 2")
     assert expected(mixed, renumber=True) == expected(first) == 2 and expected(Items("wikidata", "x")) is None
-    monkeypatch.setattr(stored_items, "UNORDERED", ("jsonl",))
+    monkeypatch.setattr(memory_build, "UNORDERED", ("jsonl",))
     assert ids(mixed, later) == [0, 1, 2, 3]
 
 
