@@ -32,6 +32,7 @@ without any text the name of the file. A T5 (FLAN-T5) reads the passages and wri
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -45,7 +46,6 @@ from common.weights.porting import unflatten_like
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import BEAMS, MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
 from reveal.memory.items import Item
-from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
 from reveal.network.config import PAD
@@ -62,6 +62,8 @@ LIFT = 4.0  # above twice the largest cosine
 RANKS = 60  # of the merge: how slowly a rank's weight falls
 DEPTH = 50  # items that each search finds
 SENTENCES = 16  # that are compared with a question at a time
+MOST = 200_000  # items whose words are indexed
+PAYLOADS = 4096  # that are read at a time
 CONTEXT = 512  # tokens that a reader reads
 PROMPT = "Answer the question with the help of the text.\n\nText: {}\n\nQuestion: {}\n\nAnswer:"
 DESCRIBE = "What is this?"  # asked for no question
@@ -100,6 +102,37 @@ class T5Reader:
         row = self.tokenizer.encode(PROMPT.format(text, question), CONTEXT)
         row[min(int((row != PAD).sum()), CONTEXT - 1)] = self.tokenizer.eos
         return row
+
+
+class Keywords:
+    """BM25 (Robertson & Zaragoza, 2009) over the texts of one version of a memory, of up to `MOST` items: all texts are
+    read into RAM. For names, numbers and rare words, which embeddings blur."""
+
+    def __init__(self, memory: Memory):
+        import bm25s
+
+        self.manifest, rows = memory.manifest, memory.rows()
+        self._ids, self._sources = rows.ids, rows.source
+        starts = range(0, len(rows), PAYLOADS)
+        texts = [" ".join(one.texts()) for start in starts for one in memory.items(rows.ids[start : start + PAYLOADS])]
+        tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        self._index, self._index.vocab_dict = bm25s.BM25(), {}
+        if tokens.vocab:
+            self._index.index(tokens, show_progress=False)
+
+    def search(self, text: str, k: int, sources: Sequence[int] | None = None) -> Int[np.ndarray, " n"]:
+        """Ids of the at most k best items that have a word of the text, best first."""
+        import bm25s
+
+        words: Any = bm25s.tokenize(text, stopwords="en", return_ids=False, show_progress=False)[0]
+        known = [word for word in words if word in self._index.vocab_dict]
+        if not known:
+            return np.zeros(0, np.int64)
+        scores = self._index.get_scores(known)
+        if sources is not None:
+            scores = np.where(np.isin(self._sources, sources), scores, 0)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return self._ids[best[scores[best] > 0]]
 
 
 class TwoTowerAssistant:

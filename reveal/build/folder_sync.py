@@ -14,8 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from reveal.build.memory_build import CHANGE, Encoder
-from reveal.build.report import Report
+from reveal.build.memory_build import CHANGE, Encoder, Report
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory

@@ -24,7 +24,7 @@ from reveal.memory.memory import Memory
 from reveal.sources.registry import Items, items_of
 
 if TYPE_CHECKING:
-    from reveal.build.report import Report
+    from reveal.build.memory_build import Report
 
 RESUMES = "the same command resumes after the last whole file"
 MOST_VECTORS = 50  # the whole and crops in a grid of 7 x 7; a build has views of hundreds of items in RAM
