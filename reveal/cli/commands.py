@@ -27,17 +27,11 @@ Number = Annotated[int | None, tyro.conf.arg(aliases=["-k"])]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfMemory:
-    """Argument of all commands that need a memory."""
+class Changing:
+    """Options of all commands that change a memory."""
 
     memory: tyro.conf.Positional[str]
     """Folder of the memory."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Changing(OfMemory):
-    """Option of all commands that change a memory."""
-
     wait: float = 0.0
     """Seconds to wait while another program changes the memory."""
 
@@ -134,9 +128,11 @@ class Remove(Changing, Printing):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Search(OfMemory, Searching):
+class Search(Searching):
     """List the items that match a text, an image, or both best."""
 
+    memory: tyro.conf.Positional[str]
+    """Folder of the memory."""
     query: tyro.conf.Positional[str] = ""
     """Query text."""
     text: str = ""
