@@ -2,8 +2,8 @@
 (Hu et al., CVPR 2023, "memory construction from multimodal knowledge corpora").
 
 An item is stored as a key to find it by, a value of a few tokens to read it with, and a payload: its texts and its
-image (`items`). `manifest`, `shards` and `folder` are the layout of the folder, `builder` writes a new memory, `versions`
-has one version and a change that becomes the next, `memory` reads, searches and changes, and `engines` search.
+image (`items`). `manifest`, `shards` and `folder` are the layout of the folder, `builder` writes a new memory,
+`versions` has one version and a change to the next, `memory` reads, searches and changes, and `engines` search.
 
     from reveal import memory
     with memory.Builder("facts", layout) as builder:

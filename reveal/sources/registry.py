@@ -36,7 +36,6 @@ log = logging.getLogger(__name__)
 OPTION = re.compile(r",(?=[a-z_]+=)")
 GENERAL = "items.jsonl"
 SWITCH = {"true": True, "false": False}
-COMMON = ("images", "source", "first_id")  # options that are not the function's
 REQUIRED = inspect.Parameter.empty
 
 
@@ -84,12 +83,13 @@ class Reading:
 
     def read(self, skips: Skips, **selected: Any) -> Iterator[Any]:
         """`selected`: `only` of `documents.records`."""
-        options = {name: value for name, value in self.options.items() if name not in COMMON}
+        read = self.READERS[self.reader].records
+        options = {name: value for name, value in self.options.items() if name in inspect.signature(read).parameters}
         folders = [Path(place) for place in self.leave_out if Path(place).is_dir()]
         files = [file for file in self.leave_out if Path(file) not in folders]
         names = {name for file in files for one in held_out.image_ids(file) for name in all_names(one)}
         hashes = held_out.contents(folders)
-        records = self.READERS[self.reader].records(self.path, **options, **selected, skips=skips)
+        records = read(self.path, **options, **selected, skips=skips)
         for record in usable(records, self.options.get("images"), skips, names, self.IMAGE_NEEDED):
             made = self._made(record, self.options.get("first_id", 0), skips)
             if hashes and made is not None and held_out.image_hash(made) in hashes:
