@@ -197,7 +197,8 @@ class TwoTowerAssistant:
         """The items that match best, and their scores; k None: 10, or all there are. Raises as `Assistant.search`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
-        memory, k = self._memory(), items_to_find(self.memory, k, MOST_FOUND, sources)
+        k, memory = items_to_find(self.memory, k, MOST_FOUND, sources), self.memory
+        assert memory is not None
         items, scores = memory.of_one_version(self._ranked, memory, image, text, k, sources)
         return list(zip(items, scores.tolist(), strict=True))
 
@@ -213,7 +214,8 @@ class TwoTowerAssistant:
         was found. Raises as `Assistant.ask`, and without a memory."""
         if image is None and not question.strip():
             raise ValueError("neither an image nor a question: give one, or both")
-        memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
+        k, memory = items_to_find(self.memory, k, MOST_READ, sources), self.memory
+        assert memory is not None
         items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
@@ -242,11 +244,6 @@ class TwoTowerAssistant:
         logits = self._scale * cosines
         best = int(np.argmax(cosines))
         return sentences[best], float(logits[best] - np.logaddexp.reduce(logits)), place
-
-    def _memory(self) -> Memory:
-        if self.memory is None:
-            raise ValueError("two towers know nothing without a memory: name one")
-        return self.memory
 
     def _query(self, image: Picture | None, text: str) -> list[Float[np.ndarray, " e"]]:
         """The unit vectors of the text and of the image, as far as there are any."""

@@ -228,13 +228,17 @@ def facts_of(entity: Mapping[str, Any], languages: Sequence[str], wanted: Sequen
     """The facts that an entity's claims state; within a relation those of rank "preferred" come first."""
     found: list[Fact] = []
     for relation, claims in mapping(entity.get("claims")).items():
-        if not is_kept(relation, wanted) or not isinstance(claims, list):
-            continue
-        stated = [claim for claim in claims if isinstance(claim, dict) and claim.get("rank") != "deprecated"]
-        for claim in sorted(stated, key=lambda claim: claim.get("rank") != "preferred"):
-            if text := value_of(mapping(claim.get("mainsnak")), languages):
-                found.append((relation, text))
+        if is_kept(relation, wanted):
+            for claim in sorted(valid(claims), key=lambda claim: claim.get("rank") != "preferred"):
+                if text := value_of(mapping(claim.get("mainsnak")), languages):
+                    found.append((relation, text))
     return found
+
+
+def valid(claims: Any) -> list[Mapping[str, Any]]:
+    """The claims that are not deprecated."""
+    stated = map(mapping, claims) if isinstance(claims, list) else ()
+    return [claim for claim in stated if claim and claim.get("rank") != "deprecated"]
 
 
 def value_of(snak: Mapping[str, Any], languages: Sequence[str]) -> str:
@@ -278,13 +282,9 @@ def date_of(time: str, precision: Any) -> str:
 
 def image_name(entity: Mapping[str, Any]) -> str:
     """Commons' name of its image; "" if it has none."""
-    claims = mapping(entity.get("claims")).get(IMAGE)
-    for claim in claims if isinstance(claims, list) else ():
-        snak = mapping(mapping(claim).get("mainsnak"))
-        value = mapping(snak.get("datavalue")).get("value")
-        if isinstance(value, str) and mapping(claim).get("rank") != "deprecated":
-            return value
-    return ""
+    snaks = (mapping(claim.get("mainsnak")) for claim in valid(mapping(entity.get("claims")).get(IMAGE)))
+    names = (mapping(snak.get("datavalue")).get("value") for snak in snaks)
+    return next((name for name in names if isinstance(name, str)), "")
 
 
 def label_of(texts: Any, languages: Sequence[str]) -> str:

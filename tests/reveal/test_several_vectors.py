@@ -117,7 +117,7 @@ def test_the_memory_remembers(here, capsys):
     sentence = TwoTowerAssistant.load("clip", "m")
     (row,) = sentence._query(None, SENTENCES[1])
     query = np.concatenate([np.zeros(dim), row, [0, 1]])
-    found = sentence._memory().search(query[None], 1)
+    found = sentence.memory.search(query[None], 1)
     assert Memory("m").items(found.ids[0])[0].fields["text"] == " ".join(SENTENCES)
     assert found.scores[0, 0] == pytest.approx(2, abs=1e-5)
     assert output_of(capsys, "ask", "-", "Nobody drinks", "--memory", "m")["answer"] == "Nobody drinks."
