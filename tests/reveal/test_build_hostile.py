@@ -18,7 +18,7 @@ from common.data.text import open_text
 from common.io.images import write_image
 from recipes.small_world.items import WorldVocabulary
 from reveal.cli.main import main
-from reveal.memory import Builder, Layout, Memory
+from reveal.memory import Memory
 from reveal.processing.tokenizers import Words
 from reveal.sources.records import MISSING
 
@@ -164,13 +164,3 @@ def test_a_build_that_was_stopped_before_it_replaced_another(here, capsys, monke
     monkeypatch.chdir(here / "facts")
     within = ["build", "../items.jsonl", "-o", ".", "--weights", "../weights.safetensors", "--overwrite"]
     assert "-o ." in mistake(capsys, *within)
-
-
-def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
-    items(here, 3)
-    output_of(capsys, *words("items.jsonl", output="facts"))
-    for target in ("m", "facts.building"):
-        first = Builder(target, Layout("e", ("kg",), 2, (1, 1)))
-        build = words("items.jsonl", output=target.removesuffix(".building"))
-        assert target in mistake(capsys, *build, "--overwrite")
-        assert first.finish().version == 1

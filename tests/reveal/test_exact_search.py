@@ -184,12 +184,6 @@ def test_keys_of_a_failing_update_are_missed_by_name():
     compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
 
 
-def test_half_precision_keys():
-    engine, items, queries, _ = engine_of(dtype="bfloat16")  # multiples of 1/8 are exact in it
-    compare(engine.search(queries, 9), by_numpy(*items, queries, 9))
-    assert engine.index.keys.dtype == jnp.bfloat16
-
-
 def test_refusals():
     engine, _, queries, gate = engine_of()
     for change, value in (

@@ -122,12 +122,6 @@ def test_the_answer_is_a_sentence_of_an_item(here, capsys):
     assert alone["answer"] == "31.webp"
 
 
-def test_a_text_of_blanks_is_none(here, capsys):
-    json_lines(Path("own.jsonl"), [{"source": "own", "title": "Gulls", "text": " \n "}])
-    output_of(capsys, "build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "x")
-    assert "Gulls" in output_of(capsys, "ask", "-", "gulls?", "--memory", "x")["answer"]
-
-
 def test_a_reader_writes_and_its_items_have_effects(here, capsys):
     words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
     one, two = (output_of(capsys, *words) for _ in range(2))
@@ -260,10 +254,6 @@ def test_sentences_that_may_be_quoted():
         assert sentences_of(Item("own", fields)) == sentences
 
 
-def test_nothing_is_no_question(assistant):
-    refused(ValueError, assistant.ask, None, " ", match="neither")
-
-
 def test_keys_keep_modalities_apart(assistant):
     memory, dim = assistant.memory, assistant.config.projection_dim
     rows = memory.rows()
@@ -293,13 +283,6 @@ def test_mistakes_are_one_line(here, capsys, words, value):
     Path("old/notes").mkdir(parents=True)
     assert value in mistake(capsys, *words)
     assert not Path("x").exists()
-
-
-def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
-    before, keys = Memory("m").layout, Memory("m").keys([3])
-    assert output_of(capsys, "refresh", "m", "--quiet")["version"] == 2
-    assert Memory("m").layout == before
-    np.testing.assert_allclose(Memory("m").keys([3]), keys, atol=1e-5)
 
 
 def test_a_readers_items_have_its_source(here, capsys):
