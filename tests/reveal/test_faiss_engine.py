@@ -227,8 +227,6 @@ def test_two_programs_at_once(built, monkeypatch, tmp_path, caplog, meanwhile):
 DAMAGE = {
     "a bit of a key": lambda data: data[:-2000] + bytes([data[-2000] ^ 1]) + data[-1999:],
     "a bit of an id": lambda data: data[:-200] + bytes([data[-200] ^ 1]) + data[-199:],
-    "a bit of the last line": lambda data: data[:-100] + bytes([data[-100] ^ 1]) + data[-99:],
-    "a bit of the head": lambda data: bytes([data[0] ^ 1]) + data[1:],
     "cut": lambda data: data[:-1],
     "half": lambda data: data[: len(data) // 2],
     "empty": lambda data: b"",
@@ -285,8 +283,8 @@ def test_a_folder_that_cannot_be_written(built, tmp_path, caplog):
     assert not (tmp_path / "missing").exists()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit of a file's size, and no pipes with a name")
-def test_a_disk_that_is_full_and_a_pipe_in_the_way(built, tmp_path, caplog, capfd):
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no limit of a file's size")
+def test_a_disk_that_is_full(built, tmp_path, caplog, capfd):
     import resource
 
     folder = tmp_path / "memory"
@@ -294,7 +292,7 @@ def test_a_disk_that_is_full_and_a_pipe_in_the_way(built, tmp_path, caplog, capf
     found_in(folder)
     path = folder / INDEXES / "hnsw-1.index"
     size, (_, hard) = path.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
-    for less in (1, 200, 1000, size):  # of the last line, of the rows, and FAISS' own
+    for less in (1, size):  # of the last line, and FAISS' own
         shutil.rmtree(folder / INDEXES)
         caplog.clear()
         resource.setrlimit(resource.RLIMIT_FSIZE, (size - less, hard))
@@ -304,9 +302,6 @@ def test_a_disk_that_is_full_and_a_pipe_in_the_way(built, tmp_path, caplog, capf
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
         assert len(caplog.records) == 3 and not list((folder / INDEXES).iterdir())
     assert not capfd.readouterr().err
-    os.mkfifo(path)
-    found_in(folder)
-    assert path.is_fifo()
 
 
 def test_a_program_that_dies_while_it_saves(built, tmp_path):

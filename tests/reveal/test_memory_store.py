@@ -92,16 +92,6 @@ def test_an_interrupted_build_resumes_and_ends_the_same(tmp_path):
     Memory(tmp_path / "memory").verify()
 
 
-def test_an_error_in_a_build_leaves_its_whole_shards(tmp_path):
-    items, keys, values = drawn(25)
-    with pytest.raises(KeyboardInterrupt), Builder(tmp_path, LAYOUT, 10) as builder:
-        builder.add(items, keys, values)
-        raise KeyboardInterrupt
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["build.json", "v00001-00000", "v00001-00001"]
-    refused(FileExistsError, Builder, tmp_path, LAYOUT, 11)
-    assert Builder(tmp_path, LAYOUT, 10).count == 20
-
-
 def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
     items, keys, values = drawn(12)
     spoiled = np.where(np.arange(12)[:, None] == 11, np.nan, keys)

@@ -281,18 +281,6 @@ def test_vqa_is_knowledge(vqa, birds):
     assert len(items("vqa", vqa[0], annotations=vqa[1])[0]) == 3  # texts alone
 
 
-def test_aokvqa(tmp_path, birds):
-    rows = [
-        dict(question_id="22Mex", image_id=7, question="what", direct_answers=["a"] * 10, difficult_direct_answer=True),
-        dict(question_id="23Mex", image_id=9, question="why", direct_answers="kite"),
-        dict(question_id="24Mex", image_id=None),
-    ]
-    (first, second), counts = questions("aokvqa", json_file(tmp_path / "aokvqa.json", rows), images=birds)
-    assert (first.id, len(first.answers), first.group) == (0, 10, "difficult")
-    assert (second.id, second.answers, second.group) == (1, (), "")
-    assert counts == {"without image_id": 1}
-
-
 def test_captions_of_coco_and_nocaps(tmp_path, birds):
     rows = [
         dict(id=7, file_name="val/COCO_train2014_000000000007.jpg"),
