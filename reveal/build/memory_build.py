@@ -221,10 +221,8 @@ class Encoder:
         """The item as it is stored, and the network's input; None, and counted, if it cannot be used. Raises ValueError
         for a source that the network does not know."""
         if item.source not in (sources := self.assistant.processor.sources):
-            raise ValueError(
-                f"item {item.id} is of source {item.source!r}, this network knows {', '.join(sources)}: name one of"
-                " these with --source or in the file, or all of the file's with --encoder and --names"
-            )
+            known = f"this network knows {', '.join(sources)}: give --source, or with --encoder all --names"
+            raise ValueError(f"item {item.id} is of source {item.source!r}, {known}")
         item = shrunk(item, self.side)
         row = self.assistant.processor.row(item, skips)
         return None if row is None else (item, row)

@@ -44,9 +44,7 @@ def build(command: commands.Build) -> None:
         _beside(folder).rename(folder)
     if (folder / NAME).exists():
         if not command.overwrite:
-            raise FileExistsError(
-                f"{folder} holds a memory already: `reveal add` adds to it, --overwrite replaces it, or name another"
-            )
+            raise FileExistsError(f"{folder} holds a memory: `reveal add` adds to it, --overwrite replaces it")
         check_ours(folder)
         target = _beside(folder)
     own = [] if encoder is None else dict.fromkeys(source.source for source in sources)
@@ -153,10 +151,8 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
             one = dataclasses.replace(one, reader="documents", options=options)
             same = [other for other in sources if (other.reader, other.source) == (one.reader, one.source)]
             if same and source is None:
-                raise ValueError(
-                    f"{same[0].path} and {one.path} are both source {one.source!r}, and files of one name would be"
-                    f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
-                )
+                both = f"{same[0].path} and {one.path} are both source {one.source!r}"
+                raise ValueError(f"{both}: give one a source of its own, documents:{one.path},source=NAME")
         sources.append(one)
     return sources
 

@@ -141,10 +141,7 @@ def _begin(folder: Path, recipe: dict) -> Lock:
         _refuse_memory(folder)
         if path.read_text("utf-8") != text:
             if (folder / shard_name(1, 0) / INFO).is_file():
-                raise FileExistsError(
-                    f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
-                    " give another folder"
-                )
+                raise FileExistsError(f"{folder} was begun with another recipe ({RECIPE}); give another folder")
             write()  # a build that was killed before it had a shard leaves nothing to resume
         remove_partial(folder)
     except BaseException:

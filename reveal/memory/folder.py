@@ -132,9 +132,7 @@ def check_ours(folder: Path) -> None:
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
         if not OURS.fullmatch(f"{name}/" if path.is_dir() else name):
-            raise FileExistsError(
-                f"{folder} holds {name}, which is no memory's; nothing was touched: give another folder"
-            )
+            raise FileExistsError(f"{folder} holds {name}, which is no memory's: give another folder")
 
 
 def discard(folder: Path) -> None:

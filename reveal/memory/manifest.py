@@ -166,7 +166,5 @@ def fingerprint(params: Mapping[str, Any]) -> str:
 def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
     """Raises ValueError for a memory that another network made: its keys would answer by chance. None: any will do."""
     if encoder is not None and encoder != layout.encoder:
-        raise ValueError(
-            f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"
-            f" `reveal refresh {where}` encodes it anew"
-        )
+        made = f"{where} was made by encoder {layout.encoder}, this one is {encoder}"
+        raise ValueError(f"{made}: `reveal refresh {where}` encodes it anew")

@@ -253,10 +253,8 @@ def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.n
     if array.shape[:1] != shape[:1]:
         raise ValueError(f"{shape[0]} items, {name} are {list(array.shape)}: give one row for each item")
     if array.shape != shape:
-        raise ValueError(
-            f"{name} are {list(array.shape)}, this memory's are {list(shape)}; use the encoder it names, and load the"
-            " memory again if another took its place"
-        )
+        shapes = f"{name} are {list(array.shape)}, this memory's are {list(shape)}"
+        raise ValueError(f"{shapes}: use the encoder it names, and load it again if another took its place")
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an infinity, which is reported
         cast = array.astype(DTYPES[dtype], copy=False)
     finite = np.isfinite(cast.astype(np.float32, copy=False)).reshape(len(ids), -1).all(1)

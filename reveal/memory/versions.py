@@ -127,9 +127,7 @@ class Snapshot:
         wanted = ids_of(ids)
         home, row = self.locate(wanted)
         if len(missing := wanted[home < 0]):
-            raise ValueError(
-                f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; give ids that a search has found"
-            )
+            raise ValueError(f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; give ids of its items")
         return home, row
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

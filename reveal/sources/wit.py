@@ -203,9 +203,7 @@ def files(path: str | Path, split: str = "train") -> list[Path]:
     found = path.iterdir() if path.is_dir() else ()
     kept = natsorted((one for one in found if any(f"-{split}{kind}" in one.name for kind in KINDS)), key=str)
     if not kept:
-        raise FileNotFoundError(
-            f"{path}: no files of split {split!r} as tfds prepares them; give the folder that has dataset_info.json"
-        )
+        raise FileNotFoundError(f"{path} has no files of split {split!r}; give the folder that has dataset_info.json")
     if match := SHARD.fullmatch(kept[0].name):
         name, _, count = match.groups()
         return [require_file(path / f"{name}-{number:05d}-of-{count}") for number in range(int(count))]

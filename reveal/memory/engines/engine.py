@@ -134,10 +134,8 @@ def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
 def check_one_vector(rows: Rows, engine: Engine) -> None:
     """Raises ValueError for keys of several vectors."""
     if rows.key_vectors > 1:
-        raise ValueError(
-            f"keys have {rows.key_vectors} vectors, {type(engine).__name__} compares one: search them with ExactEngine,"
-            " the default (--engine exact)"
-        )
+        found = f"keys have {rows.key_vectors} vectors, {type(engine).__name__} compares one"
+        raise ValueError(f"{found}: search them with ExactEngine, the default (--engine exact)")
 
 
 def check_search(

@@ -186,9 +186,7 @@ class MilvusEngine:
             yield
         except (self._milvus.MilvusException, importlib.import_module("grpc").RpcError) as error:
             reason = " ".join(str(getattr(error, "message", error)).split())
-            raise ConnectionError(
-                f"Milvus at {self._uri}: {reason}; check that it runs, or choose another engine"
-            ) from error
+            raise ConnectionError(f"Milvus at {self._uri}: {reason}; check that it runs") from error
 
     def _create(self, rows: Rows) -> None:
         """Makes an empty collection for keys like these, in the place of one of its name."""
