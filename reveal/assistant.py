@@ -34,13 +34,21 @@ from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
-from reveal.network.config import PAD
 from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.doubt import Signals
 from reveal.processing.processor import Processor, processor_of
-from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness, text_mean
+from reveal.reader import (
+    Reader,
+    best_view,
+    layout_of,
+    log_likelihood,
+    reader_fingerprint,
+    retrieve,
+    sureness,
+    text_mean,
+)
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
@@ -292,8 +300,7 @@ def answer(
         """Log-probabilities of every token after those before it, and of the answer."""
         rows = jnp.broadcast_to(tokens, (len(fused.states), len(tokens)))
         every_token = jax.nn.log_softmax(model.text_logits(fused, rows))
-        per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
-        return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+        return every_token, log_likelihood(every_token, rows)
 
     def without(kept: Bool[Array, "r k"]) -> Float[Array, " r"]:
         rows, every, score = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))

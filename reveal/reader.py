@@ -198,16 +198,19 @@ def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) 
     return sureness(jax.nn.log_softmax(model.text_logits(fused, tokens)), tokens, model.config.eos)
 
 
+def log_likelihood(every: Float[Array, "b o v"], tokens: Int[Array | np.ndarray, "b o"]) -> Float[Array, " b"]:
+    """Of each answer, by the log-probabilities of every token after those before it."""
+    per_token = jnp.take_along_axis(every, tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+
+
 def sureness(
     log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Each answer's log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
-    token after those before it."""
-    per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
-    written = tokens != PAD
+    """Each answer's log-probability per token, and the log-odds of an empty one."""
     empty = log_probabilities[:, 0, eos]
     odds = empty - jnp.log(jnp.maximum(-jnp.expm1(empty), 1e-9))
-    return jnp.where(written, per_token, 0).sum(axis=1) / jnp.maximum(written.sum(axis=1), 1), odds
+    return log_likelihood(log_probabilities, tokens) / jnp.maximum((tokens != PAD).sum(axis=1), 1), odds
 
 
 def best_view(

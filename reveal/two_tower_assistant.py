@@ -54,7 +54,7 @@ from reveal.network.published import read_t5
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
 from reveal.processing.two_tower_processor import TwoTowerProcessor, sentences_of
-from reveal.reader import batches, call
+from reveal.reader import batches, call, log_likelihood
 from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
 
@@ -89,8 +89,7 @@ class T5Reader:
         inputs = np.concatenate([np.full((1, 1), PAD, np.int32), tokens[:, :-1]], axis=1)
         graph, params = split(self.model)
         logits = call(graph, "logits", params, rows, np.repeat(inputs, len(rows), axis=0))
-        per_token = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[..., 0]
-        likely = np.where(tokens == PAD, 0, per_token).sum(axis=1)
+        likely = np.asarray(log_likelihood(jax.nn.log_softmax(logits), np.repeat(tokens, len(rows), axis=0)))
         return self.tokenizer.decode(tokens[0]), float(likely[0]), likely[1:] - likely[0]
 
     def _prompt(self, question: str, passages: Sequence[str]) -> Int[np.ndarray, " n"]:

@@ -1,15 +1,12 @@
 """One version of a memory on the disk, to read, and a change that becomes the next version.
 
-Of a snapshot nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in; its
-key, value and payload are read through maps of their files (`shards.py`). So opening takes no longer for large shards.
-
-A change is items in shards that no manifest names yet, and the ids of those to be deleted:
+Of a snapshot nothing is held in RAM for an item: an id is found by bisection in the shards whose range it is in, its
+key, value and payload are read through maps of their files. A change is items in shards that no manifest names yet, and
+the ids of those to be deleted; each call writes a shard, so a change of any size takes the RAM of one call:
 
     with memory.changing() as change:            # one version more at the end, or nothing at all
         for items, keys, values in batches:
             change.add(items, keys, values)
-
-Each call writes a shard, so a change of any size takes the RAM of one call.
 """
 
 import secrets

@@ -69,15 +69,13 @@ class MilvusEngine:
                     self.close()
                     raise FileExistsError(f"{uri} holds a collection {collection!r}: name another, or set overwrite")
                 self._call("drop_collection", collection)
-        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
         self._rows: Rows | None = None
+        self._sources, self._version = 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`; only differences are sent."""
         check_one_vector(rows, self)
-        known = self._sources and (self._memory, self._width)
-        self._sources = 0  # an update that fails leaves keys of two versions: the next one begins anew
+        before, self._sources = self._rows if self._sources else None, 0  # after one that fails all are sent
         with self._plain_errors():
             if self._reuse:
                 self._attach(rows)
@@ -87,22 +85,23 @@ class MilvusEngine:
                     if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
                         self._call("drop_collection", other)
             else:
-                if known != (rows.memory, rows.key_dim):
+                if before is None or (before.memory, before.key_dim) != (rows.memory, rows.key_dim):
+                    before = None
                     self._create(rows)
-                self._send(rows)
-        self._rows, self._ids, self._versions = rows, rows.ids, rows.versions
-        self._sources, self._version, self._width = sources, version, rows.key_dim
+                self._send(rows, before)
+        self._rows, self._sources, self._version = rows, sources, version
 
-    def _send(self, rows: Rows) -> None:
-        gone = np.setdiff1d(self._ids, rows.ids)
+    def _send(self, rows: Rows, before: Rows | None) -> None:
+        """Sends what differs from the rows before."""
+        ids, versions = (rows.ids[:0], rows.versions[:0]) if before is None else (before.ids, before.versions)
+        gone = np.setdiff1d(ids, rows.ids)
         chunk = max(1, CHUNK_BYTES // (4 * rows.key_dim))
         for start in range(0, len(gone), chunk):
             self._call("delete", self.collection, ids=gone[start : start + chunk].tolist())
-        before = np.full(len(rows), -1)
-        there = np.isin(rows.ids, self._ids)
-        before[there] = self._versions[np.searchsorted(self._ids, rows.ids[there])]
+        there, known = np.isin(rows.ids, ids), np.full(len(rows), -1)
+        known[there] = versions[np.searchsorted(ids, rows.ids[there])]
         for start in range(0, len(rows), chunk):
-            changed = start + np.flatnonzero(before[start : start + chunk] != rows.versions[start : start + chunk])
+            changed = start + np.flatnonzero(known[start : start + chunk] != rows.versions[start : start + chunk])
             if len(changed):
                 keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)[changed - start]
                 columns = zip(rows.ids[changed].tolist(), rows.source[changed].tolist(), keys, strict=True)
@@ -126,7 +125,7 @@ class MilvusEngine:
         self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
         try:
             self._create(rows)
-            self._send(rows)
+            self._send(rows, None)
             if not self._call("has_collection", whole):
                 self._call("rename_collection", self.collection, whole)
         finally:
@@ -138,7 +137,8 @@ class MilvusEngine:
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
         """As `Engine.search`; raises ValueError also for k above `MOST`."""
-        queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
+        width = 0 if self._rows is None else self._rows.key_dim
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
         if k > MOST:
             raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
         ids = np.full((len(queries), len(chosen) * k), NOTHING)
@@ -154,14 +154,9 @@ class MilvusEngine:
 
     def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
         """The best keys of one source; a collection that another program has dropped is made again."""
-        options = {
-            "data": queries,
-            "limit": k,
-            "filter": "" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
-            "anns_field": "key",
-            "search_params": {"metric_type": "IP"},
-            "consistency_level": "Strong",
-        }
+        options = {"data": queries, "limit": k, "anns_field": "key", "search_params": {"metric_type": "IP"}}
+        options["filter"] = "" if self._sources == 1 else f"source == {number}"  # a filter takes as long as the search
+        options["consistency_level"] = "Strong"
         try:
             return self._call("search", self.collection, **options)
         except self._milvus.MilvusException:
@@ -197,8 +192,6 @@ class MilvusEngine:
         params = self._client.prepare_index_params()
         params.add_index("key", index_type=self._index, metric_type="IP")
         self._call("create_collection", self.collection, schema=schema, index_params=params)
-        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._memory, self._width = rows.memory, rows.key_dim
 
 
 def digest(rows: Rows) -> str:
