@@ -60,8 +60,6 @@ LONGEST = 60  # letters of an item's text in a table
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RetrievedItem:
-    """An item that an answer was read from."""
-
     item: Item
     score: float  # its key times the query, plus the log-probability of its source
     prior: float  # retrieval prior, mean 1 over the items
@@ -103,7 +101,6 @@ class Evidence:
         return f"{said}: right with a probability of {100 * self.probability:.0f} %"
 
     def table(self) -> str:
-        """The items in columns."""
         titles, rows = ("id", "source", "score", "prior", "attention", "left out", "text"), []
         for one in self.items:
             numbers = f"{one.score:.3f}", f"{one.prior:.2f}", f"{100 * one.attention:.1f} %", f"{one.effect:+.3f}"
@@ -339,7 +336,6 @@ def as_json(item: Item) -> dict[str, Any]:
 
 
 def text_of(item: Item) -> str:
-    """The values of all fields on one line, for people."""
     values = item.fields.values()
     return " | ".join(", ".join(one) if isinstance(one, list) and is_text(one) else str(one) for one in values)
 

@@ -123,7 +123,6 @@ class Reader:
         return np.stack(chosen)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of items, as memories take them."""
         if self.read_item is None:
             raise ValueError("this reader cannot encode items: give read_item")
         return self.encode_rows(self.read_item(items))

@@ -90,7 +90,6 @@ class Report:
 
     @property
     def rate(self) -> float:
-        """Items a second."""
         return self.added / max(self.seconds, 1e-9)
 
     def as_json(self) -> dict[str, Any]:

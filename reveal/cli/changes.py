@@ -97,7 +97,6 @@ def add(command: commands.Add) -> None:
 
 
 def watch(command: commands.Watch) -> None:
-    """Raises as `folder_sync.sync`."""
     memory = _own(command.memory, wait=math.inf)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
@@ -158,7 +157,6 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
 
 
 def remove(command: commands.Remove) -> None:
-    """Raises ValueError for an id that is not there; then none is deleted."""
     memory, ids = _own(command.memory, command.wait), list(dict.fromkeys(command.ids))
     if not ids:
         raise ValueError("no item to remove: give its id, which `reveal search` and `reveal ask` print")

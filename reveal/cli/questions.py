@@ -96,7 +96,6 @@ def info(command: commands.Info) -> None:
 
 
 def verify(command: commands.Verify) -> None:
-    """Raises as `Memory.verify`."""
     memory = Memory(pretrained.memory(command.memory))
     memory.verify()
     sizes = [size for shard in memory.manifest.shards for size, _ in shard.files.values()]

@@ -63,7 +63,6 @@ class Assistants:
         return mine
 
     def forget(self, memory: str) -> None:
-        """Removes the copy of a browser that is gone."""
         if memory != self.original:
             self.copies.pop(memory, None)
             shutil.rmtree(Path(memory).parent, ignore_errors=True)
@@ -98,7 +97,6 @@ class Assistants:
 
 
 def text_of_fact(number: int | None, memory: str) -> str:
-    """The texts of an item, a line each."""
     if number is None:
         return ""
     (item,) = Memory(memory).items([number])

@@ -74,7 +74,6 @@ class Lock:
         self._file = -1
 
     def remove(self) -> None:
-        """Closes the lock and removes its file."""
         if self._file >= 0:
             self._path.unlink(missing_ok=True)
         self.close()
@@ -100,7 +99,6 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what writers that were killed have left."""
     for entry in os.scandir(folder):
         if entry.name.startswith(PARTIAL):
             shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()

@@ -30,8 +30,6 @@ MOST_IDS = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """An item of a memory: texts, an image, or both."""
-
     source: str  # name, one of the memory's
     fields: Mapping[str, Any] = field(default_factory=dict)  # texts by name; JSON
     picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB

@@ -96,8 +96,6 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest, with the fields of the module's table."""
-
     layout: Layout
     version: int
     next_id: int

@@ -268,7 +268,6 @@ class Memory(Snapshot):
             path.unlink(missing_ok=True)
 
     def _remove_other_shards(self) -> None:
-        """Removes the shards that this version does not name."""
         for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
             if SHARD_NAME.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -154,7 +154,6 @@ class Shard:
 
     @functools.cached_property
     def _block_checksums(self) -> dict[str, np.ndarray]:
-        """The CRC-32C of each block of each file."""
         ends = np.cumsum([-(-self.info.files[name][0] // BLOCK) for name in WRITTEN])
         parts = np.split(np.frombuffer(self._read(CHECKSUMS), np.uint32, offset=HEADER), ends[:-1])
         return dict(zip(WRITTEN, parts, strict=True))
@@ -248,7 +247,6 @@ def _file_dtype(dtype: str) -> np.dtype:
 
 
 def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.ndarray) -> np.ndarray:
-    """Keys or values as the files hold them."""
     array = np.asarray(array)
     if array.shape[:1] != shape[:1]:
         raise ValueError(f"{shape[0]} items, {name} are {list(array.shape)}: give one row for each item")

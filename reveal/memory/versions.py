@@ -57,7 +57,6 @@ class Snapshot:
         return self.manifest.counts
 
     def __len__(self) -> int:
-        """Live items."""
         return sum(self.sources.values())
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
@@ -142,8 +141,6 @@ class Snapshot:
 
 
 class Change:
-    """The next version of a memory, in progress."""
-
     def __init__(self, before: Snapshot, version: int):
         self._before, self._version, self.next_id = before, version, before.manifest.next_id
         self._written: list[Shard] = []

@@ -69,7 +69,6 @@ def span_of(value: Any) -> Span | None:
 
 
 def _joined(path: str | Path | None, field: str, skips: Skips) -> dict[str, str]:
-    """A field of another file, by `data_id`."""
     if path is None:
         return {}
     rows = (row for _, _, row in objects(path, skips))

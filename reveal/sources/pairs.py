@@ -50,7 +50,6 @@ def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 
 def _caption(text: Any) -> dict[str, Any]:
-    """What a record says of its caption."""
     if not isinstance(text, str) or not text.strip():
         return {"fault": NO_CAPTION}
     return {"fields": {"text": text.strip()}, "answers": (text.strip(),)}

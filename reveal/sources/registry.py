@@ -58,8 +58,6 @@ class Format(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """A reader and its arguments."""
-
     reader: str  # its name in the package's table
     path: str  # a file, folder or pattern
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -236,7 +236,6 @@ def facts_of(entity: Mapping[str, Any], languages: Sequence[str], wanted: Sequen
 
 
 def valid(claims: Any) -> list[Mapping[str, Any]]:
-    """The claims that are not deprecated."""
     stated = map(mapping, claims) if isinstance(claims, list) else ()
     return [claim for claim in stated if claim and claim.get("rank") != "deprecated"]
 

@@ -169,7 +169,6 @@ def tfds_items(
 
 
 def tfds_questions(path: str | Path, split: str = "train", language: str = "en", *, skips: Skips) -> Iterator[Record]:
-    """Images with the caption to write, and the row's item as gold."""
     return as_questions(tfds_rows(path, split, language, skips))
 
 

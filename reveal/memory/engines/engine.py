@@ -84,8 +84,6 @@ class SearchResult(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """The interface of all engines."""
-
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """From now on search `rows`, of `sources` sources. A row whose id and version were there before has the same
         key, as long as `rows.memory` is the same."""

@@ -57,8 +57,6 @@ ROW = np.dtype([("id", "<i8"), ("origin", "<u8"), ("version", "<i8")])
 
 @dataclass(frozen=True)
 class FaissConfig:
-    """Settings of `ivfpq` and of `hnsw`."""
-
     probes: int = 32  # ivfpq: lists that are searched
     refine: int = 10  # ivfpq: candidates per result that are compared by their keys themselves
     links: int = 32  # hnsw: neighbours of a node
@@ -68,8 +66,6 @@ class FaissConfig:
 
 @dataclass(eq=False)
 class Part:
-    """The index of a source."""
-
     kind: str
     index: Any
     mapped: bool = False  # from a file
@@ -196,7 +192,6 @@ class FaissEngine:
         return None if dead > DEAD * len(own) or len(wanted) > GROWTH * PER_LIST * lists else place
 
     def _empty(self, kind: str, rows: Rows, at: np.ndarray) -> Any:
-        """An index for the rows `at`."""
         faiss, width, config = self._faiss, rows.key_dim, self.config
         if kind == "flat":
             return faiss.IndexFlatIP(width)
@@ -258,7 +253,6 @@ class FaissEngine:
             log.warning("the index is not saved, so the next program builds it anew: %s", error)
 
     def _last_line(self, checksum: google_crc32c.Checksum, width: int) -> bytes:
-        """Of a saved index."""
         built = f"{self.kind} of {width} numbers, {self.config.links} links, depth {self.config.depth}"
         check = checksum.digest().hex()
         return f"\nFormat {FORMAT}, {built}, FAISS {self._faiss.__version__}, CRC-32C {check}\n".encode()
