@@ -90,15 +90,6 @@ def test_a_process_searches_alone(monkeypatch):
     assert engine.mesh.devices.ravel().tolist() == jax.devices()[1:]
 
 
-def test_fewer_than_k_items():
-    engine, items, queries, _ = engine_of(n=20)
-    assert 0 < (items[1] == 2).sum() < 15
-    compare(engine.search(queries, 15, sources=[2]), by_numpy(*items, queries, 15, sources=[2]))
-    engine.update(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 4), np.float32)), 2, 1)
-    found = engine.search(np.ones((2, 4)), 3)
-    assert not found.present.any() and found.ids.shape == (2, 3)
-
-
 def test_deleted_items_are_masked():
     engine, (ids, source, keys), queries, gate = engine_of()
     before = engine.index.keys

@@ -260,15 +260,6 @@ def test_the_command_saves_in_the_memorys_folder(built, tmp_path, name):
     assert saved == [Path("memory", "faiss", f"hnsw-{number}.index") for number in range(3) if name == "faiss:hnsw"]
 
 
-def test_an_index_of_other_settings_is_built_anew(built, tmp_path):
-    build(tmp_path / "memory", 90)
-    found_in(tmp_path / "memory")
-    found_in(tmp_path / "memory", breadth=100)  # of the search alone
-    assert len(built) == 3
-    found_in(tmp_path / "memory", links=8)
-    assert len(built) == 6
-
-
 def test_a_folder_that_cannot_be_written(built, tmp_path, caplog):
     folder = tmp_path / "memory"
     build(folder, 90)
