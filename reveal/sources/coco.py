@@ -22,7 +22,7 @@ from typing import Any
 
 from common.io.tensor_files import read_json
 from reveal.sources.images import coco_names
-from reveal.sources.records import Record, Skips
+from reveal.sources.records import Record, Skips, has
 from reveal.sources.wikidata import listed
 
 NAMES = ("file_name", "filename", "open_images_id", "coco_url", "flickr_url")  # of an image, beside its number
@@ -131,14 +131,6 @@ def _described(number: int, where: str, row: Row, texts: Sequence[str], group: s
 
 def _image_of(number: int) -> dict[str, Any]:
     return {"find": (number,), "names": (str(number),)}
-
-
-def has(row: Row, where: str, skips: Skips, **types: type) -> bool:
-    """Whether the entries are there and of these types; counted if not."""
-    wrong = [name for name, kind in types.items() if not isinstance(row.get(name), kind)]
-    if wrong:
-        skips.add(f"without {wrong[0]}", where)
-    return not wrong
 
 
 def _coco_number(row: Row) -> int | None:

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from reveal.metrics.infoseek import SPLITS, Span
-from reveal.sources.coco import has
 from reveal.sources.jsonl import objects
-from reveal.sources.records import Record, Skips
+from reveal.sources.records import Record, Skips, has
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range

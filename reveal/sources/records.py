@@ -145,6 +145,14 @@ def numbered_lines(path: str | Path, *suffixes: str) -> Iterator[tuple[str, str]
                 yield f"{file} line {number}", line
 
 
+def has(row: Mapping[str, Any], where: str, skips: Skips, **types: type) -> bool:
+    """Whether a row has these entries, of these types; counted if not."""
+    wrong = [name for name, kind in types.items() if not isinstance(row.get(name), kind)]
+    if wrong:
+        skips.add(f"without {wrong[0]}", where)
+    return not wrong
+
+
 def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADABLE) -> bytes | None:
     """As `picture_bytes`; None, and counted, for a file that is empty or cannot be read."""
     return attempt(partial(picture_bytes, picture), skips, where, reason)
