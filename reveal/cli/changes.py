@@ -110,9 +110,9 @@ def watch(command: commands.Watch) -> None:
 
     from reveal.build import folder_sync
 
-    options = memory, sources, assistant, command.picture_side
+    follower = folder_sync.Follower(sources, assistant, command.picture_side)
     with terminal.stopping("the memory is as of the last report"):
-        for report in [folder_sync.sync(*options)] if command.once else folder_sync.watch(*options):
+        for report in [follower.sync(memory)] if command.once else follower.watch(memory):
             _write_report(command, report, command.memory)
 
 

@@ -208,15 +208,15 @@ def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys
     memory = Memory("m")
     gone = [Items("documents", "photos", {"source": "photos"})]
     Path("photos").rename("elsewhere")
-    refused(FileNotFoundError, folder_sync.sync, memory, gone, TwoTowerAssistant.load("clip", memory), match="photos")
-    with pytest.raises(ValueError, match="documents:FOLDER"):
-        folder_sync.sync(memory, [Items("folder", "notes")], TwoTowerAssistant.load("clip", memory))
+    assistant = TwoTowerAssistant.load("clip", memory)
+    refused(FileNotFoundError, folder_sync.Follower(gone, assistant).sync, memory, match="photos")
+    refused(ValueError, folder_sync.Follower, [Items("folder", "notes")], assistant, match="documents:FOLDER")
     assert len(Memory("m")) == PHOTOS
 
 
 def test_a_change_is_seen_while_watching_and_beside_other_programs(here):
     sources = [Items("documents", "notes", {"source": "notes", "words": 48, "overlap": 9})]
-    reports = folder_sync.watch(Memory("m"), sources, TwoTowerAssistant.load("clip", "m"))
+    reports = folder_sync.Follower(sources, TwoTowerAssistant.load("clip", "m")).watch(Memory("m"))
     assert next(reports).added == 0
     Path("notes/late.txt").write_text("A late note.")  # before the next report is asked for
     assert next(reports).added == 1
