@@ -33,7 +33,6 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from natsort import natsorted
 
@@ -65,16 +64,8 @@ LONE_RETURN = re.compile(r"\r(?!\n)")  # which `csv` takes for the end of a row
 KINDS = (".tfrecord", ".array_record")
 SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})")
 BOTH, SEPARATOR = "caption_title_and_reference_description", "[SEP]"  # of wit_kaggle
+Row = tuple[Record, dict[str, str]]  # with its image or the address of it; texts by column
 BLANK = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 1, 1)  # how the one pixel begins that stands for no image
-
-
-class Row(NamedTuple):
-    """A row: its number, its name in messages, its texts by column, and its image where the file holds that."""
-
-    number: int
-    where: str
-    texts: dict[str, str]
-    image: bytes | None = None
 
 
 def items(path: str | Path, language: str = "en", captions: bool = True, *, skips: Skips) -> Iterator[Record]:
@@ -89,20 +80,16 @@ def questions(path: str | Path, language: str = "en", *, skips: Skips) -> Iterat
 
 def as_items(found: Iterable[Row], captions: bool) -> Iterator[Record]:
     columns = TEXTS | (CAPTIONS if captions else {})
-    for row in found:
-        fields = {name: text for name, column in columns.items() if (text := row.texts[column].strip())}
-        yield _record(row, fields=fields, fault="" if fields else "without text")
+    for record, texts in found:
+        fields = {name: text for name, column in columns.items() if (text := texts[column].strip())}
+        yield record._replace(fields=fields, fault="" if fields else "without text")
 
 
 def as_questions(found: Iterable[Row]) -> Iterator[Record]:
-    for row in found:
-        texts = tuple(text for column in CAPTIONS.values() if (text := row.texts[column].strip()))
-        yield _record(row, answers=texts[:1], fault="" if texts else "without a caption", gold=row.number)
-
-
-def _record(row: Row, **record: Any) -> Record:
-    address = row.texts["image_url"]
-    return Record(row.number, row.where, row.image, (address,), (address,), **record)
+    for record, texts in found:
+        captions = tuple(text for column in CAPTIONS.values() if (text := texts[column].strip()))
+        fault = "" if captions else "without a caption"
+        yield record._replace(answers=captions[:1], fault=fault, gold=record.number)
 
 
 def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
@@ -116,7 +103,8 @@ def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
                 if len(row) != len(COLUMNS):
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
                 elif (texts := dict(zip(COLUMNS, row, strict=True)))["language"] == language:
-                    yield Row(number, where, texts)
+                    address = (texts["image_url"],)
+                    yield Record(number, where, None, address, address), texts
 
 
 def cells(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -190,8 +178,8 @@ def tfds_rows(path: str | Path, split: str, language: str, skips: Skips) -> Iter
             if not texts[reference] and BOTH in features:
                 texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
             if texts["language"] == language:
-                image = features.get("image", b"")
-                yield Row(number, where, texts, None if not image or image.startswith(BLANK) else image)
+                image, address = features.get("image", b""), (texts["image_url"],)
+                yield Record(number, where, None if image.startswith(BLANK) else image or None, address, address), texts
 
 
 def files(path: str | Path, split: str = "train") -> list[Path]:
