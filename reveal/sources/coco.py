@@ -47,7 +47,7 @@ def vqa(
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
             metadata = {} if kind is None else {"answer_type": str(kind)}
-            yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question, metadata=metadata)
+            yield Record(row["question_id"], where, None, (row["image_id"],), **question, metadata=metadata)
 
 
 def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> Iterator[Record]:
@@ -59,9 +59,9 @@ def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> It
             skips.add(record.fault, record.where)
             continue
         answers = ", ".join(text for text, _ in collections.Counter(record.answers).most_common())
-        texts.setdefault(int(record.names[0]), []).append(f"Question: {record.text} Answer: {answers}")
+        texts.setdefault(int(record.find[0]), []).append(f"Question: {record.text} Answer: {answers}")
     for number, about in texts.items():
-        yield Record(number, f"{path} picture {number}", **_image_of(number), fields={"text": " ".join(about)})
+        yield Record(number, f"{path} picture {number}", None, (number,), fields={"text": " ".join(about)})
 
 
 def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
@@ -71,7 +71,7 @@ def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
         if has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
             question = {"text": row["question"], "answers": _texts(row.get("direct_answers")), "group": group}
-            yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=row)
+            yield Record(number, where, None, (row["image_id"],), **question, metadata=row)
 
 
 def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
@@ -127,10 +127,6 @@ def _described(number: int, where: str, row: Row, texts: Sequence[str], group: s
     find = (str(row.get("file_name") or row.get("filename") or ""), *([] if coco_number is None else [coco_number]))
     fields = {"text": " ".join(texts)} if texts else {}
     return Record(number, where, None, find, image_names(row), fields=fields, answers=tuple(texts), group=group)
-
-
-def _image_of(number: int) -> dict[str, Any]:
-    return {"find": (number,), "names": (str(number),)}
 
 
 def _coco_number(row: Row) -> int | None:

@@ -49,7 +49,7 @@ def records(
         question = {"text": row["question"].strip(), "answers": _texts(row.get("answer")), "group": split}
         metadata = {"id": name, "kind": kind, "split": split, "entity": things.get(name, "")}
         metadata |= {"references": _texts(counts), "range": span}
-        yield Record(number, where, None, (image,), (image,), metadata=metadata, **question)
+        yield Record(number, where, None, (image,), metadata=metadata, **question)
 
 
 def span_of(value: Any) -> Span | None:

@@ -31,7 +31,7 @@ def table(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """The lines of a table; images are found by the name or a hash of their address."""
     for number, (where, line) in enumerate(numbered_lines(path, ".tsv", ".tsv.gz")):
         address, _, text = line.strip("\r\n").partition("\t")
-        yield Record(number, where, find=(address,), names=(address,), **_caption(text))
+        yield Record(number, where, find=(address,), **_caption(text))
 
 
 def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:

@@ -78,7 +78,7 @@ class Record(NamedTuple):
     where: str  # its name in messages
     image: Picture | None = None  # where the record has it or its path
     find: tuple[str | int, ...] = ()  # else names of the image in the folder of images, the likeliest first
-    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`)
+    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`); (): those to find it by
     fault: str = ""  # why the record cannot be used although its image is there
     text_stays: bool = False  # an item without its image is still one
     fields: Mapping[str, Any] = {}  # of the item
@@ -105,7 +105,8 @@ def usable(
         image = record.image
         if image is None and folder is not None:
             image = next((found for name in record.find if (found := folder.find(name))), None)
-        if without and any(not all_names(name).isdisjoint(without) for name in record.names):
+        names = record.names or map(str, record.find)
+        if without and any(not all_names(name).isdisjoint(without) for name in names):
             skips.note(HELD_OUT)  # no fault
         elif image is None and record.text_stays:
             if folder is not None and record.find:

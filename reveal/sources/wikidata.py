@@ -182,7 +182,7 @@ def dump_records(
         image = (name,) if (name := image_name(entity)) else ()
         if any(kept.values()):
             text = linearised({one: pairs for one, pairs in kept.items() if pairs}, labels, labels, form)
-            yield Record(number, where, None, image, image, text_stays=True, fields={"text": text})
+            yield Record(number, where, None, image, text_stays=True, fields={"text": text})
         else:
             skips.add(EMPTY, where)
 

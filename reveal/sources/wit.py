@@ -103,8 +103,7 @@ def rows(path: str | Path, language: str, skips: Skips) -> Iterator[Row]:
                 if len(row) != len(COLUMNS):
                     skips.add(f"that have not {len(COLUMNS)} columns", where)
                 elif (texts := dict(zip(COLUMNS, row, strict=True)))["language"] == language:
-                    address = (texts["image_url"],)
-                    yield Record(number, where, None, address, address), texts
+                    yield Record(number, where, None, (texts["image_url"],)), texts
 
 
 def cells(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -178,8 +177,9 @@ def tfds_rows(path: str | Path, split: str, language: str, skips: Skips) -> Iter
             if not texts[reference] and BOTH in features:
                 texts[reference] = features[BOTH].decode("utf-8", "replace").rpartition(SEPARATOR)[2].strip()
             if texts["language"] == language:
-                image, address = features.get("image", b""), (texts["image_url"],)
-                yield Record(number, where, None if image.startswith(BLANK) else image or None, address, address), texts
+                image = features.get("image", b"")
+                image = None if image.startswith(BLANK) else image or None
+                yield Record(number, where, image, (texts["image_url"],)), texts
 
 
 def files(path: str | Path, split: str = "train") -> list[Path]:
