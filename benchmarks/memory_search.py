@@ -154,7 +154,7 @@ def exact_engine(name: str = "ExactEngine") -> Build:
         return Searcher(
             lambda: engine.search(task.queries, task.k).ids,
             lambda: engine.index.keys.nbytes,
-            lambda: temporaries(exact._jitted.lower(engine.index, task.queries, gate, task.k, engine.mesh)),
+            lambda: temporaries(exact._jitted.lower(engine.index, task.queries, task.k, gate, engine.mesh)),
         )
 
     return build

@@ -5,23 +5,19 @@
     assistant.search(text="seabirds", k=10)
     assistant.encode([Item("wiki", {"text": "..."})])                 # keys and values, as memories take them
 
-A question is one function to encode it, the search, and one function that answers and leaves out each item, each
-compiled once for each k.
-
 **Leave-one-out attribution**: how much less likely the same answer becomes without an item,
 
     effect_i = log p(answer | all items but i) - log p(answer | all items)
 
-Below 0 the item supported the answer, above 0 it spoke against it. Each row of a batch has all items but one, whose
-place stays empty, so that the others keep their positions and the prior is shared among the rest as if it had not been
-found. No other item takes its place. `LEFT_OUT` rows are computed at a time, in memory that does not grow with their
-number. Attention shares (`fusion.attention_shares`) show what was attended to, which need not have changed the answer.
+Below 0 the item supported the answer, above 0 it spoke against it. Its place stays empty, so that the others keep their
+positions, no other item comes in, and the prior is shared among the rest. `LEFT_OUT` items are left out at a time, each
+in a row of its own. Attention shares (`fusion.attention_shares`) show what was attended to, which need not have changed
+the answer.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,27 +34,32 @@ from reveal.memory.items import Item, is_text
 from reveal.memory.manifest import Layout, check_encoder
 from reveal.memory.memory import Memory
 from reveal.network import weights
-from reveal.network.config import PAD
 from reveal.network.fusion import Fused
 from reveal.network.generator import Decoding
 from reveal.network.model import Query, Reveal
 from reveal.processing.doubt import Signals
 from reveal.processing.processor import Processor, processor_of
-from reveal.reader import Reader, best_view, layout_of, reader_fingerprint, retrieve, sureness, text_mean
+from reveal.reader import (
+    Reader,
+    best_view,
+    layout_of,
+    log_likelihood,
+    reader_fingerprint,
+    retrieve,
+    sureness,
+    text_mean,
+)
 
 MOST_READ, MOST_FOUND = 4, 10  # default k of `ask` and `search`
 BEAMS = 4  # default beam width
 LEFT_OUT = 8  # items that are left out at a time, each in a row of its own
 SMALL = 50_000_000  # parameters; up to here a CPU compiles for longer than it computes
 Picture = str | Path | Float[np.ndarray, "s s 3"]
-COLUMNS = ("id", "source", "score", "prior", "attention", "left out", "text")
 LONGEST = 60  # letters of an item's text in a table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RetrievedItem:
-    """An item that an answer was read from."""
-
     item: Item
     score: float  # its key times the query, plus the log-probability of its source
     prior: float  # retrieval prior, mean 1 over the items
@@ -76,19 +77,16 @@ class Evidence:
     items: tuple[RetrievedItem, ...]  # best first
     gate: Mapping[str, float]  # probability of each source
     version: int  # of the memory; 0: there was none
-    first_hop: Evidence | None = None  # the question before, whose answer is part of this question
+    first_hop: "Evidence | None" = None  # the question before, whose answer is part of this question
     probability: float | None = None  # that the answer is right, calibrated; None: the network has no calibration
     doubted: bool = False  # it is not in this memory, as far as the network can tell
     view: int = 0  # which view of the image was asked about; 0: the whole
 
     def as_json(self) -> dict[str, Any]:
         """The evidence in plain values, for JSON; of an image, only whether there is one."""
-        numbers = ("score", "prior", "attention", "effect")
-        items = [as_json(one.item) | {name: getattr(one, name) for name in numbers} for one in self.items]
-        kept = ("question", "answer", "log_probability", "version", "probability", "doubted", "view")
-        plain = {name: getattr(self, name) for name in kept}
+        items = [as_json(one.item) | {name: x for name, x in vars(one).items() if name != "item"} for one in self.items]
         first = None if self.first_hop is None else self.first_hop.as_json()
-        return plain | {"gate": dict(self.gate), "items": items, "first_hop": first}
+        return vars(self) | {"gate": dict(self.gate), "items": items, "first_hop": first}
 
     def line(self) -> str:
         """Question, answer, and the items' ids."""
@@ -103,12 +101,11 @@ class Evidence:
         return f"{said}: right with a probability of {100 * self.probability:.0f} %"
 
     def table(self) -> str:
-        """The items in columns."""
-        rows = []
+        titles, rows = ("id", "source", "score", "prior", "attention", "left out", "text"), []
         for one in self.items:
             numbers = f"{one.score:.3f}", f"{one.prior:.2f}", f"{100 * one.attention:.1f} %", f"{one.effect:+.3f}"
             rows.append((str(one.item.id), one.item.source, *numbers, short(text_of(one.item))))
-        return columns(COLUMNS, rows)
+        return columns(titles, rows)
 
 
 class Assistant:
@@ -117,9 +114,8 @@ class Assistant:
     def __init__(self, model: Reveal, processor: Processor, memory: Memory | None = None):
         self.model, self.processor, self.memory = model, processor, memory
         graph, self._params = split(model)
-        self._encode_query, self._answer, self._view_vectors = _compiled(
-            graph, sum(x.size for x in jax.tree.leaves(self._params))
-        )
+        size = sum(x.size for x in jax.tree.leaves(self._params))
+        self._encode_query, self._answer, self._view_vectors = _compiled(graph, size)
 
     @classmethod
     def load(
@@ -130,13 +126,13 @@ class Assistant:
         *,
         sources: Sequence[str] = (),
         default_sources: Sequence[str] = (),
-    ) -> Assistant:
+    ) -> "Assistant":
         """Opens files; raises OSError and ValueError, also for a memory that another network made.
 
         Args:
           path: weights, the folder of a run, an address or a shipped name; None: the shipped weights.
-          tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
           memory: its folder, for the exact engine, or an opened memory; None: none.
+          tokenizer, sources, default_sources: as in `processor_of`; the sources' names are by default the memory's.
         """
         file = pretrained.weights(path)
         model, header = weights.load_with_metadata(file)
@@ -170,10 +166,8 @@ class Assistant:
         if hops is not None:
             first = self.ask(image, hops.about_image, k, sources, decoding)
             second = self.ask(None, hops.about_answer.format(first.answer), k, sources, decoding)
-            sure = None
-            if first.probability is not None and second.probability is not None:
-                sure = first.probability * second.probability
-            doubted = first.doubted or second.doubted
+            known = [hop.probability for hop in (first, second) if hop.probability is not None]
+            sure, doubted = math.prod(known) if len(known) == 2 else None, first.doubted or second.doubted
             return dataclasses.replace(second, first_hop=first, probability=sure, doubted=doubted, view=first.view)
         if k != 0:
             k = 0 if k is None and self.memory is None else items_to_find(self.memory, k, MOST_READ, sources)
@@ -191,12 +185,12 @@ class Assistant:
         if (doubt := self.processor.doubt) is None or not items:
             return evidence
         tokens = self.processor.question(question)
-        text = text_mean(query, len(tokens) if tokens.any() else 0)[0]
+        mean = text_mean(query, len(tokens) if tokens.any() else 0)[0]
         seen = picture[0], query.no_picture[0]
-        signals = items[0].score, *seen, log_gate.max(), output.likelihood, output.empty, text
-        probability = float(doubt.probability(Signals(*map(np.asarray, signals))))
-        doubted = probability < doubt.threshold or not evidence.answer
-        return dataclasses.replace(evidence, probability=probability if evidence.answer else 0.0, doubted=doubted)
+        signals = items[0].score, *seen, log_gate.max(), output.likelihood, output.empty, mean
+        probability = float(doubt.probability(Signals(*map(np.asarray, signals)))) if text else 0.0
+        doubted = probability < doubt.threshold or not text
+        return dataclasses.replace(evidence, probability=probability, doubted=doubted)
 
     def search(
         self, image: Picture | None = None, text: str = "", k: int | None = None, sources: Sequence[str] | None = None
@@ -242,17 +236,20 @@ class Assistant:
 
     def _retrieve(self, query: Query, k: int, sources: Sequence[str] | None) -> tuple[Any, ...]:
         """The items for one query, and what `retrieve` returns: of one version of the memory."""
+        memory = self.memory
+        if memory is None:
+            return [], *retrieve(None, query, k, sources, self.model.config)
 
         def found() -> tuple[Any, ...]:
-            result, *rest = retrieve(self.memory, query, k, sources, self.model.config)
-            return [] if self.memory is None else self.memory.items(result.ids[result.present]), result, *rest
+            result, *rest = retrieve(memory, query, k, sources, self.model.config)
+            return memory.items(result.ids[result.present]), result, *rest
 
-        return found() if self.memory is None else self.memory.of_one_version(found)
+        return memory.of_one_version(found)
 
 
 def items_to_find(memory: Memory | None, k: int | None, default: int, sources: Sequence[str] | None) -> int:
-    """k, or for None the default or all there are, in the version of the memory that is there now: it is opened. Raises
-    ValueError for k below 1, or above what there is."""
+    """k, or for None the default or all there are, in the memory's present version, which it opens. Raises ValueError
+    for k out of its range."""
     if memory is None:
         raise ValueError("there is no memory to search: name one, or ask with k=0")
     memory.reopen()
@@ -300,8 +297,7 @@ def answer(
         """Log-probabilities of every token after those before it, and of the answer."""
         rows = jnp.broadcast_to(tokens, (len(fused.states), len(tokens)))
         every_token = jax.nn.log_softmax(model.text_logits(fused, rows))
-        per_token = jnp.take_along_axis(every_token, tokens[None, :, None], axis=-1)[..., 0]
-        return every_token, jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+        return every_token, log_likelihood(every_token, rows)
 
     def without(kept: Bool[Array, "r k"]) -> Float[Array, " r"]:
         rows, every, score = jax.tree.map(lambda x: jnp.repeat(x, len(kept), axis=0), (query, values, scores))
@@ -320,9 +316,8 @@ def answer(
 
 @functools.lru_cache(maxsize=4)
 def _compiled(graph: nnx.GraphDef, parameters: int) -> tuple[Any, Any, Any]:
-    """The functions that encode a query, that answer, and that embed views; compiled once for all networks of a shape.
-
-    On a CPU, LLVM's optimisations of a small network take longer than its computations ever will."""
+    """The functions that encode a query, answer, and embed views; compiled once for all networks of a shape. On a CPU,
+    LLVM's optimisations of a small network take longer than its computations ever will."""
     small = jax.default_backend() == "cpu" and parameters <= SMALL
     options = {"xla_backend_optimization_level": "0"} if small else None
 
@@ -341,7 +336,6 @@ def as_json(item: Item) -> dict[str, Any]:
 
 
 def text_of(item: Item) -> str:
-    """The values of all fields on one line, for people."""
     values = item.fields.values()
     return " | ".join(", ".join(one) if isinstance(one, list) and is_text(one) else str(one) for one in values)
 
@@ -354,9 +348,6 @@ def short(text: str, longest: int = LONGEST) -> str:
 
 def columns(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Cells under each other: numbers to the right, the last column as it is."""
-    widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
-    lines = []
-    for row in (titles, *rows):
-        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
-        lines.append("  ".join([*cells, row[-1]]).rstrip())
-    return "\n".join(lines)
+    *widths, _ = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    lines = ([*map(str.rjust, row[:-1], widths), row[-1]] for row in (titles, *rows))
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)

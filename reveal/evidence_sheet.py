@@ -29,10 +29,9 @@ font = ImageFont.load_default  # of a size in pixels
 
 def sheet(evidence: Evidence, image: Float[np.ndarray, "_ _ 3"] | None) -> Float[np.ndarray, "h w 3"]:
     """The page: an answer, and the image of its question."""
-    head = 2 * MARGIN + ASKED
+    head, left = 2 * MARGIN + ASKED, MARGIN
     page = Image.new("RGB", (WIDTH, head + (FOUND + GAP) * len(evidence.items) + MARGIN), "white")
     draw = ImageDraw.Draw(page)
-    left = MARGIN
     if image is not None:
         _paste(page, image, (MARGIN, MARGIN), ASKED)
         left += ASKED + GAP
@@ -68,22 +67,17 @@ def _row(
     draw.text((left, top + 24), f"score {one.score:.3f}", PALE, font(14))
     lines = textwrap.wrap(bare(text_of(one.item)), 58, max_lines=3, placeholder=" ...")
     draw.multiline_text((left, top + 46), "\n".join(lines), INK, font(15), spacing=5)
-    bars = [
-        ("prior", one.prior / max(most, 1e-9), f"{one.prior:.2f}"),
-        ("attention", one.attention, f"{100 * one.attention:.1f} %"),
-        ("left out", -one.effect / max(largest, 1e-9), f"{one.effect:+.2f}"),
-    ]
-    for number, (name, value, label) in enumerate(bars):
-        _bar(draw, top + 8 + 34 * number, name, value, label, middle=name == "left out")
+    _bar(draw, top + 8, "prior", one.prior / max(most, 1e-9), f"{one.prior:.2f}")
+    _bar(draw, top + 42, "attention", one.attention, f"{100 * one.attention:.1f} %")
+    _bar(draw, top + 76, "left out", -one.effect / max(largest, 1e-9), f"{one.effect:+.2f}", start=BAR // 2)
 
 
-def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: str, middle: bool) -> None:
-    """A bar from the left, or from its middle to either side; `value` is -1 to 1 of the room."""
+def _bar(draw: ImageDraw.ImageDraw, top: int, name: str, value: float, label: str, start: int = 0) -> None:
+    """A bar that begins at `start`; `value` is -1 to 1 of the room beside it."""
     draw.text((BARS_AT - 8, top + 9), name, PALE, font(14), anchor="rm")
     draw.rectangle([(BARS_AT, top), (BARS_AT + BAR, top + 18)], outline=LINE)
-    room = BAR / 2 if middle else BAR
-    start = BARS_AT + BAR / 2 if middle else BARS_AT
-    ends = sorted((start, start + room * float(np.clip(value, -1, 1))))
+    begin = BARS_AT + start
+    ends = sorted((begin, begin + (BAR - start) * float(np.clip(value, -1, 1))))
     if ends[1] - ends[0] >= 1:
         draw.rectangle([(ends[0], top + 1), (ends[1], top + 17)], fill=GOOD if value >= 0 else BAD)
     draw.text((BARS_AT + BAR + 10, top + 9), label, INK, font(15), anchor="lm")

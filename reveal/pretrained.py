@@ -9,7 +9,7 @@ WEIGHTS, MEMORY = "weights.safetensors", "memory"
 
 
 def weights(name: str | Path | None = None) -> Path:
-    """The file of the shipped weights for None or their name, of a run's folder, of an address, or the path itself.
+    """The shipped weights for None or their name, else the file of a run's folder or of an address, or the path itself.
     Raises FileNotFoundError for a missing one, and as `Shipped.find`."""
     if name is None and not (DATA / WEIGHTS).is_file():
         raise FileNotFoundError("no weights come with the program: name a file, or a run's folder, with --weights")
@@ -20,8 +20,7 @@ def weights(name: str | Path | None = None) -> Path:
 
 
 def memory(name: str | Path | None = None) -> Path:
-    """The folder of the shipped memory for None or its name, else the path itself. Raises FileNotFoundError if nothing
-    is shipped."""
+    """The folder of the shipped memory for None or its name, else the path itself. Raises FileNotFoundError."""
     if not is_shipped(name):
         return Path(str(name))
     if not (DATA / MEMORY / "manifest.json").is_file():

@@ -5,8 +5,8 @@
     memory.items(output.retrieved.ids[0])                   # what the first answer was read from
     reader.add([Item("kg", {"text": "..."})])               # encoded with this network; the next question finds it
 
-A `ReadItem` turns items into the network's input, {"tokens", "image", "has_image"}, as `Reveal.encode_item` takes them.
-Everything is computed in batches of one size, so that each function compiles once for any number of rows.
+A `ReadItem` turns items into the network's input, as `Reveal.encode_item` takes it. All is computed in batches of one
+size, so that each function compiles once for any number of rows.
 """
 
 import itertools
@@ -62,7 +62,7 @@ class ReaderOutput(NamedTuple):
 
 class Reader:
     """A trained network with a memory that it encoded (`Memory.load(folder, encoder=reader_fingerprint(model))` checks
-    that), or without; `read_item` is for changes of the memory, `batch` the rows that are computed at a time."""
+    that), or without; `read_item` is for changes of the memory, `batch` the rows computed at a time."""
 
     def __init__(
         self, model: Reveal, memory: Memory | None = None, read_item: ReadItem | None = None, batch: int = BATCH
@@ -80,14 +80,9 @@ class Reader:
         decoding: Decoding = EIGHT_TOKENS,
         answers: Int[np.ndarray, "b o"] | None = None,
     ) -> ReaderOutput:
-        """Answers questions. Raises ValueError as `Memory.search`, and for k above 0 without a memory.
-
-        Args:
-          tokens, image: as `Reveal.encode_query`.
-          k: items to read; 0: none.
-          sources: names of those to search; None: all.
-          answers: to be scored instead of decoded ones.
-        """
+        """Answers questions, of which `tokens` and `image` are as `Reveal.encode_query` takes them, from k items of
+        some sources (names; None: all); `answers` are scored instead of decoded ones. Raises ValueError as
+        `Memory.search`, and for k above 0 without a memory."""
         if not len(tokens):
             raise ValueError("no questions to answer: give one or more")
         rows, outputs = {"tokens": tokens, "image": image, "answers": answers}, []
@@ -98,9 +93,8 @@ class Reader:
             fused = _fuse(self._graph, self._params, query, values, scores, retrieved.present)
             written = np.asarray(self.model.generate(fused, decoding).tokens) if given is None else given
             sureness = _likelihoods(self._graph, self._params, fused, written)
-            text = text_mean(query, tokens.shape[1])
-            seen = picture, query.no_picture
-            others = map(np.asarray, (fused.prior, fused.shares, query.log_gate, *sureness, *seen, text))
+            others = fused.prior, fused.shares, query.log_gate, *sureness, picture, query.no_picture
+            others = map(np.asarray, (*others, text_mean(query, tokens.shape[1])))
             outputs.append(ReaderOutput(written, retrieved, *others))
         return jax.tree.map(lambda *x: np.concatenate(x)[: len(tokens)] if np.ndim(x[0]) else x[0], *outputs)
 
@@ -129,7 +123,6 @@ class Reader:
         return np.stack(chosen)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and values of items, as memories take them."""
         if self.read_item is None:
             raise ValueError("this reader cannot encode items: give read_item")
         return self.encode_rows(self.read_item(items))
@@ -171,9 +164,7 @@ def retrieve(
     memory: Memory | None, query: Query, k: int, sources: Sequence[str] | None, config: RevealConfig
 ) -> tuple[SearchResult, Float[np.ndarray, "b k c d"], Float[np.ndarray, "b k"], Float[np.ndarray, " b"]]:
     """The k best items of each query, their values, their scores with 0 where there is none, and the part of each best
-    score that is the similarity of two pictures.
-
-    Raises ValueError as `Memory.search`, and for k above 0 without a memory."""
+    score that is the similarity of two pictures. Raises ValueError as `Reader.ask`."""
     if k == 0:
         shape = len(query.vector), 0
         scores, ids = np.zeros(shape, np.float32), np.zeros(shape, np.int64)
@@ -206,16 +197,19 @@ def _likelihoods(graph: nnx.GraphDef, params: Any, fused: Fused, tokens: Array) 
     return sureness(jax.nn.log_softmax(model.text_logits(fused, tokens)), tokens, model.config.eos)
 
 
+def log_likelihood(every: Float[Array, "b o v"], tokens: Int[Array | np.ndarray, "b o"]) -> Float[Array, " b"]:
+    """Of each answer, by the log-probabilities of every token after those before it."""
+    per_token = jnp.take_along_axis(every, tokens[..., None], axis=-1)[..., 0]
+    return jnp.where(tokens == PAD, 0, per_token).sum(axis=1)
+
+
 def sureness(
     log_probabilities: Float[Array, "b o v"], tokens: Int[Array, "b o"], eos: int
 ) -> tuple[Float[Array, " b"], Float[Array, " b"]]:
-    """Each answer's log-probability per token, and the log-odds of an empty one; `log_probabilities` are of each
-    token after those before it."""
-    per_token = jnp.take_along_axis(log_probabilities, tokens[..., None], axis=-1)[..., 0]
-    written = tokens != PAD
+    """Each answer's log-probability per token, and the log-odds of an empty one."""
     empty = log_probabilities[:, 0, eos]
     odds = empty - jnp.log(jnp.maximum(-jnp.expm1(empty), 1e-9))
-    return jnp.where(written, per_token, 0).sum(axis=1) / jnp.maximum(written.sum(axis=1), 1), odds
+    return log_likelihood(log_probabilities, tokens) / jnp.maximum((tokens != PAD).sum(axis=1), 1), odds
 
 
 def best_view(

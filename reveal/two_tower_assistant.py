@@ -14,10 +14,9 @@ asks for the last two numbers as well (`LIFT`), so that an item without that mod
 are not used.
 
 **Several vectors** (`reveal build --vectors N`). One vector of a photograph hardly shows what is small in it. With N
-above 1 a key is N of the vectors above, [image view | text view | 1 | 1] each: of the whole image and N - 1 crops that
-overlap, of the whole text and its first N - 1 sentences. A search takes the largest of an item's N cosines (late
-interaction, `memory/engines/engine.py`), so what a crop or a sentence shows is found as a whole item is. A question has
-one vector of its image and one of its text, as before.
+above 1 a key is N of the vectors above: of the whole image and N - 1 crops that overlap, of the whole text and its
+first N - 1 sentences. A search takes the largest of an item's N cosines (late interaction, `memory/engines/engine.py`).
+A question has one vector of its image and one of its text, as before.
 
 **Ranks.** Cosines of different modalities cannot be compared, so ranks are merged, by their reciprocals (Cormack et
 al., SIGIR 2009). A question has up to three parts: its image, its text, and the words of its text (BM25). For each part
@@ -27,15 +26,13 @@ an item has the better rank of its image and its text,
 
 and of equal scores the larger cosine comes first, before it what only the words have found.
 
-**Answers.** Without a reader: the sentence of the best item with a text that is nearest to the question, word by word
-as it is stored; of images without any text the name of the file. A T5 (FLAN-T5) reads the passages and writes; the
-effect of an item is that of leaving it out on the answer's log-probability, as for REVEAL's own network.
+**Answers.** Without a reader: the sentence of the best item with a text that is nearest to the question; of images
+without any text the name of the file. A T5 (FLAN-T5) reads the passages and writes; effects are as in `assistant.py`.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -49,7 +46,6 @@ from common.weights.porting import unflatten_like
 from common.weights.two_tower_files import load_two_towers
 from reveal.assistant import BEAMS, MOST_FOUND, MOST_READ, Assistant, Evidence, Picture, RetrievedItem, items_to_find
 from reveal.memory.items import Item
-from reveal.memory.keywords import MOST, Keywords
 from reveal.memory.manifest import Layout, check_encoder, fingerprint
 from reveal.memory.memory import Memory
 from reveal.network.config import PAD
@@ -58,7 +54,7 @@ from reveal.network.published import read_t5
 from reveal.network.t5_model import T5
 from reveal.processing.tokenizers import Pieces
 from reveal.processing.two_tower_processor import TwoTowerProcessor, sentences_of
-from reveal.reader import batches, call
+from reveal.reader import batches, call, log_likelihood
 from reveal.sources.documents import origin_of
 from reveal.sources.records import Skips
 
@@ -66,6 +62,8 @@ LIFT = 4.0  # above twice the largest cosine
 RANKS = 60  # of the merge: how slowly a rank's weight falls
 DEPTH = 50  # items that each search finds
 SENTENCES = 16  # that are compared with a question at a time
+MOST = 200_000  # items whose words are indexed
+PAYLOADS = 4096  # that are read at a time
 CONTEXT = 512  # tokens that a reader reads
 PROMPT = "Answer the question with the help of the text.\n\nText: {}\n\nQuestion: {}\n\nAnswer:"
 DESCRIBE = "What is this?"  # asked for no question
@@ -91,8 +89,7 @@ class T5Reader:
         inputs = np.concatenate([np.full((1, 1), PAD, np.int32), tokens[:, :-1]], axis=1)
         graph, params = split(self.model)
         logits = call(graph, "logits", params, rows, np.repeat(inputs, len(rows), axis=0))
-        per_token = np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), tokens[:, :, None], axis=2)[..., 0]
-        likely = np.where(tokens == PAD, 0, per_token).sum(axis=1)
+        likely = np.asarray(log_likelihood(jax.nn.log_softmax(logits), np.repeat(tokens, len(rows), axis=0)))
         return self.tokenizer.decode(tokens[0]), float(likely[0]), likely[1:] - likely[0]
 
     def _prompt(self, question: str, passages: Sequence[str]) -> Int[np.ndarray, " n"]:
@@ -104,6 +101,37 @@ class T5Reader:
         row = self.tokenizer.encode(PROMPT.format(text, question), CONTEXT)
         row[min(int((row != PAD).sum()), CONTEXT - 1)] = self.tokenizer.eos
         return row
+
+
+class Keywords:
+    """BM25 (Robertson & Zaragoza, 2009) over the texts of one version of a memory, of up to `MOST` items: all texts are
+    read into RAM. For names, numbers and rare words, which embeddings blur."""
+
+    def __init__(self, memory: Memory):
+        import bm25s
+
+        self.manifest, rows = memory.manifest, memory.rows()
+        self._ids, self._sources = rows.ids, rows.source
+        starts = range(0, len(rows), PAYLOADS)
+        texts = [" ".join(one.texts()) for start in starts for one in memory.items(rows.ids[start : start + PAYLOADS])]
+        tokens: Any = bm25s.tokenize(texts, stopwords="en", show_progress=False)
+        self._index, self._index.vocab_dict = bm25s.BM25(), {}
+        if tokens.vocab:
+            self._index.index(tokens, show_progress=False)
+
+    def search(self, text: str, k: int, sources: Sequence[int] | None = None) -> Int[np.ndarray, " n"]:
+        """Ids of the at most k best items that have a word of the text, best first."""
+        import bm25s
+
+        words: Any = bm25s.tokenize(text, stopwords="en", return_ids=False, show_progress=False)[0]
+        known = [word for word in words if word in self._index.vocab_dict]
+        if not known:
+            return np.zeros(0, np.int64)
+        scores = self._index.get_scores(known)
+        if sources is not None:
+            scores = np.where(np.isin(self._sources, sources), scores, 0)
+        best = np.argsort(-scores, kind="stable")[:k]
+        return self._ids[best[scores[best] > 0]]
 
 
 class TwoTowerAssistant:
@@ -132,15 +160,14 @@ class TwoTowerAssistant:
         *,
         sources: Sequence[str] = (),
         vectors: int = 1,
-    ) -> TwoTowerAssistant:
+    ) -> "TwoTowerAssistant":
         """Opens files; raises OSError and ValueError, also for a memory that another encoder made.
 
         Args:
           folder: a CLIP or SigLIP as transformers saves it, with its tokenizer.
           memory: its folder, for the exact engine, or an opened memory; None: none.
           reader: a T5 1.1 or FLAN-T5 as transformers saves it, with its `spiece.model`; None: the answer is quoted.
-          sources: names of a new memory's sources; by default the memory's.
-          vectors: of a new memory's keys; those of `memory` stay.
+          sources, vectors: names of a new memory's sources, vectors of its keys; by default those of `memory`.
         """
         towers = load_two_towers(folder)
         if memory is not None:
@@ -156,7 +183,7 @@ class TwoTowerAssistant:
         vectors, dim = self.processor.vectors, 2 * self.config.projection_dim + 2
         return Layout(self._fingerprint, self.processor.sources, vectors * dim, (1, 1), key_vectors=vectors)
 
-    def reader(self, batch: int) -> _Encoder:
+    def reader(self, batch: int) -> "_Encoder":
         return _Encoder(self, batch)
 
     def encode(self, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
@@ -169,7 +196,8 @@ class TwoTowerAssistant:
         """The items that match best, and their scores; k None: 10, or all there are. Raises as `Assistant.search`."""
         if image is None and not text.strip():
             raise ValueError("nothing to search by: give a text, a picture, or both")
-        memory, k = self._memory(), items_to_find(self.memory, k, MOST_FOUND, sources)
+        k, memory = items_to_find(self.memory, k, MOST_FOUND, sources), self.memory
+        assert memory is not None
         items, scores = memory.of_one_version(self._ranked, memory, image, text, k, sources)
         return list(zip(items, scores.tolist(), strict=True))
 
@@ -185,7 +213,8 @@ class TwoTowerAssistant:
         was found. Raises as `Assistant.ask`, and without a memory."""
         if image is None and not question.strip():
             raise ValueError("neither an image nor a question: give one, or both")
-        memory, k = self._memory(), items_to_find(self.memory, k, MOST_READ, sources)
+        k, memory = items_to_find(self.memory, k, MOST_READ, sources), self.memory
+        assert memory is not None
         items, scores = memory.of_one_version(self._ranked, memory, image, question, k, sources)
         passages = [". ".join(item.texts()) for item in items]
         if self.t5 is not None and any(passages):
@@ -214,11 +243,6 @@ class TwoTowerAssistant:
         logits = self._scale * cosines
         best = int(np.argmax(cosines))
         return sentences[best], float(logits[best] - np.logaddexp.reduce(logits)), place
-
-    def _memory(self) -> Memory:
-        if self.memory is None:
-            raise ValueError("two towers know nothing without a memory: name one")
-        return self.memory
 
     def _query(self, image: Picture | None, text: str) -> list[Float[np.ndarray, " e"]]:
         """The unit vectors of the text and of the image, as far as there are any."""
@@ -265,14 +289,12 @@ class TwoTowerAssistant:
 
     def vectors(self, rows: Mapping[str, np.ndarray], batch: int) -> dict[str, Float[np.ndarray, "n e"]]:
         """Unit vectors "text" of `tokens` and "image" of `image`, `batch` rows at a time, compiled once for it."""
-        vectors, prepared = {}, self.processor.preparation.normalised
+        vectors, prepare = {}, {"text": np.asarray, "image": self.processor.preparation.normalised}
         for name, given in (("text", "tokens"), ("image", "image")):
             if given in rows:
-                parts = []
-                for part in batches({given: rows[given]}, batch):
-                    views = prepared(part[given]) if given == "image" else part[given]
-                    parts.append(np.asarray(call(self._graph, f"embed_{name}", self._params, views)))
-                vectors[name] = np.concatenate(parts)[: len(rows[given])]
+                parts = (prepare[name](part[given]) for part in batches({given: rows[given]}, batch))
+                found = [np.asarray(call(self._graph, f"embed_{name}", self._params, part)) for part in parts]
+                vectors[name] = np.concatenate(found)[: len(rows[given])]
         return vectors
 
 

@@ -1,11 +1,10 @@
 """A memory that follows folders: what was added, changed or deleted there since, in one change of the memory.
 
-    sync(memory, ["photos", "notes"], assistant)             # once
-    for report in watch(memory, ["photos", "notes"], assistant): print(report)
+    Follower(sources, assistant).sync(memory)                               # once
+    for report in Follower(sources, assistant).watch(memory): print(report)
 
-Files of one name make some items, which hold their path and checksum (`sources/documents.py`). Files are read if their
-checksum is another; the items of each source are compared by themselves, so the folders are those of the build. While
-folders are watched, a checksum is computed again where a file's size or time is another.
+Files of one name make some items, which hold their path and checksum (`sources/documents.py`); files whose checksum is
+another are read again. The items of each source are compared by themselves, so the folders are those of the build.
 """
 
 import contextlib
@@ -15,8 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from reveal.build.memory_build import CHANGE, Encoder
-from reveal.build.report import Report
+from reveal.build.memory_build import CHANGE, Encoder, Report
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
 from reveal.memory.memory import Memory
@@ -29,8 +27,7 @@ Key = tuple[str, str]  # source, path in its folder
 
 
 class Follower:
-    """Makes a memory equal to folders, as often as asked. Raises ValueError for a source that is no folder of
-    documents."""
+    """Makes a memory equal to folders of documents (else ValueError), as often as asked."""
 
     def __init__(self, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None):
         if other := next((source for source in sources if source.reader != "documents"), None):
@@ -39,18 +36,16 @@ class Follower:
         self._known: dict[Key, tuple[int, list[int]]] = {}  # checksum and ids of the items of each name
         self._state: str | None = None  # of the memory that has them: the hash of its manifest
 
-    def sync(self, memory: Memory, progress: bool = False) -> Report:
+    def sync(self, memory: Memory) -> Report:
         """Items that came otherwise (`reveal add --text`) stay. Raises FileNotFoundError for a missing folder, and as
         `memory_build.add`; then nothing is changed."""
-        started, encoder = time.perf_counter(), Encoder(self.assistant, Skips(), self.side, progress)
+        started, encoder = time.perf_counter(), Encoder(self.assistant, Skips(), self.side)
         written: list[int] = []
         with memory.changing() as change:
             known = self._known = self._known if self._state == memory.manifest.hash() else _origins(memory)
             followed = {source.source for source in self.sources}
-            there: dict[Key, int] = {}
-            for source in self.sources:
-                for file, checksum in documents.checksums(Path(source.path)):
-                    there[source.source, file] = checksum
+            found = ((source.source, documents.checksums(Path(source.path))) for source in self.sources)
+            there: dict[Key, int] = {(name, file): checksum for name, files in found for file, checksum in files}
             renewed = {key for key, checksum in there.items() if key not in known or known[key][0] != checksum}
             old = [key for key in known if key in renewed or (key[0] in followed and key not in there)]
             deleted = [number for key in old for number in known[key][1]]
@@ -69,37 +64,26 @@ class Follower:
         counts = {"added": len(written), "edited": edited, "removed": len(deleted)}
         return Report.of(memory, started, written, encoder.skips, **counts)
 
+    def watch(self, memory: Memory) -> Iterator[Report]:
+        """`sync` now and after each change of the folders, until stopped; waits while another program changes the
+        memory."""
+        begun, folders = False, [source.path for source in self.sources]
+        timing = {"debounce": 4 * QUIET, "step": QUIET, "rust_timeout": QUIET}
+        # The folders are watched before the first `sync`, or what changes during it would be missed.
+        for changes in optional("watchfiles", "documents").watch(*folders, yield_on_timeout=True, **timing):
+            if changes or not begun:
+                memory = Memory(memory.folder, memory.engine, memory.layout.encoder, wait=math.inf)
+                self.assistant.memory = memory
+                report = self.sync(memory)
+                if not begun or report.added or report.removed:
+                    yield report
+                begun = True
+
     def _items(self, names: Collection[Key], skips: Skips) -> Iterator[Item]:
         for source in self.sources:
             only = {file for name, file in names if name == source.source}
             with contextlib.suppress(Empty):  # all its files were deleted meanwhile
                 yield from (dataclasses.replace(item, id=None) for item in source.read(skips, only=only))
-
-
-def sync(
-    memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None, progress: bool = False
-) -> Report:
-    """As `Follower` and its `sync`, once."""
-    return Follower(sources, assistant, side).sync(memory, progress)
-
-
-def watch(
-    memory: Memory, sources: Sequence[Items], assistant: AnyAssistant, side: int | None = None
-) -> Iterator[Report]:
-    """`sync` now, and after each change of the folders that changes the memory, until stopped; waits while another
-    program changes it. Raises as `sync`."""
-    follower, begun = Follower(sources, assistant, side), False
-    folders = [source.path for source in sources]
-    timing = {"debounce": 4 * QUIET, "step": QUIET, "rust_timeout": QUIET}
-    # The folders are watched before the first `sync`, or what changes during it would be missed.
-    for changes in optional("watchfiles", "documents").watch(*folders, yield_on_timeout=True, **timing):
-        if not changes and begun:
-            continue
-        memory = assistant.memory = Memory(memory.folder, memory.engine, memory.layout.encoder, wait=math.inf)
-        report = follower.sync(memory)
-        if not begun or report.added or report.removed:
-            yield report
-        begun = True
 
 
 def _origins(memory: Memory) -> dict[Key, tuple[int, list[int]]]:

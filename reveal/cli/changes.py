@@ -1,13 +1,12 @@
 """The commands of `reveal` that change a memory: build, add, remove, refresh, compact."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ from reveal.memory.memory import Memory
 from reveal.sources.registry import Items, items_of
 
 if TYPE_CHECKING:
-    from reveal.build.report import Report
+    from reveal.build.memory_build import Report
 
 RESUMES = "the same command resumes after the last whole file"
 MOST_VECTORS = 50  # the whole and crops in a grid of 7 x 7; a build has views of hundreds of items in RAM
@@ -45,23 +44,17 @@ def build(command: commands.Build) -> None:
         _beside(folder).rename(folder)
     if (folder / NAME).exists():
         if not command.overwrite:
-            raise FileExistsError(
-                f"{folder} holds a memory already: `reveal add` adds to it, --overwrite replaces it, or name another"
-            )
+            raise FileExistsError(f"{folder} holds a memory: `reveal add` adds to it, --overwrite replaces it")
         check_ours(folder)
         target = _beside(folder)
-    names = split_names(command.names)
-    if encoder is not None:
-        names = names or list(dict.fromkeys(source.source for source in sources))
-    assistant = load_assistant(command, names=names, vectors=command.vectors)
+    own = [] if encoder is None else dict.fromkeys(source.source for source in sources)
+    assistant = load_assistant(command, names=split_names(command.names) or [*own], vectors=command.vectors)
 
     from reveal.build import memory_build
 
-    def run() -> Report:
-        shard = memory_build.SHARD if command.shard is None else command.shard
-        images = {"side": command.picture_side, "progress": not command.quiet}
-        return memory_build.build(target, sources, assistant, renumber=command.renumber, shard=shard, **images)
-
+    options = {"side": command.picture_side, "progress": not command.quiet, "renumber": command.renumber}
+    options |= {} if command.shard is None else {"shard": command.shard}
+    run = partial(memory_build.build, target, sources, assistant, **options)
     if target != folder and (target / NAME).exists():
         discard(target)  # complete, but killed before it took the other's place: its sources are not known
     with _room(target, "make room, and the same command resumes"), terminal.stopping(RESUMES):
@@ -104,7 +97,6 @@ def add(command: commands.Add) -> None:
 
 
 def watch(command: commands.Watch) -> None:
-    """Raises as `folder_sync.sync`."""
     memory = _own(command.memory, wait=math.inf)
     encoder, _ = published_networks(command, memory.folder)
     if encoder is None or not command.inputs:
@@ -118,20 +110,17 @@ def watch(command: commands.Watch) -> None:
 
     from reveal.build import folder_sync
 
-    if command.once:
-        _write_report(command, folder_sync.sync(memory, sources, assistant, command.picture_side), command.memory)
-        return
+    follower = folder_sync.Follower(sources, assistant, command.picture_side)
     with terminal.stopping("the memory is as of the last report"):
-        for report in folder_sync.watch(memory, sources, assistant, command.picture_side):
+        for report in [follower.sync(memory)] if command.once else follower.watch(memory):
             _write_report(command, report, command.memory)
 
 
 def _own(name: str, wait: float = 0) -> Memory:
     """Opens a memory to change it. Raises ValueError for the name of the shipped one."""
     if pretrained.is_shipped(name):
-        raise ValueError(
-            f"{name} is the shipped memory: copy it (cp -r {pretrained.memory()} facts), and change the copy"
-        )
+        way_out = f"copy it (cp -r {pretrained.memory()} facts), and change the copy"
+        raise ValueError(f"{name} is the shipped memory: {way_out}")
     return Memory(name, wait=wait)
 
 
@@ -139,10 +128,10 @@ def _remember(memory: Path, encoder: str | None, reader: str | None) -> None:
     """Writes which published networks made a memory, or that none did."""
     if encoder is None:
         (memory / ENCODER).unlink(missing_ok=True)
-        return
-    folders = {"encoder": str(Path(encoder).resolve()), "reader": reader and str(Path(reader).resolve())}
-    with atomic_output(memory / ENCODER, overwrite=True) as temporary:
-        temporary.write_text(json.dumps(folders) + "\n", "utf-8")
+    else:
+        folders = {"encoder": str(Path(encoder).resolve()), "reader": reader and str(Path(reader).resolve())}
+        with atomic_output(memory / ENCODER, overwrite=True) as temporary:
+            temporary.write_text(json.dumps(folders) + "\n", "utf-8")
 
 
 def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) -> list[Items]:
@@ -152,33 +141,27 @@ def _sources(arguments: Sequence[str], source: str | None, encoder: str | None) 
     if encoder is not None:
         from common.nn.two_towers import TwoTowerConfig
 
-        length = TwoTowerConfig.from_json(read_json(Path(encoder) / "config.json")).text_length
-        most_words = max(int(length / 1.6), 4)  # 1.6 tokens each, with a title
+        config = TwoTowerConfig.from_json(read_json(Path(encoder) / "config.json"))
+        most_words = max(int(config.text_length / 1.6), 4)  # 1.6 tokens each, with a title
     for one in (items_of(argument, source) for argument in arguments):
         if most_words and one.reader in ("folder", "documents"):
             name = source or Path(one.path).resolve().name
             options = {"words": most_words, "overlap": most_words // 5, "source": name, **one.options}
             one = dataclasses.replace(one, reader="documents", options=options)
-            same = next((other for other in sources if (other.reader, other.source) == (one.reader, one.source)), None)
-            if same is not None and source is None:
-                raise ValueError(
-                    f"{same.path} and {one.path} are both source {one.source!r}, and files of one name would be"
-                    f" taken for each other: give one a source of its own, documents:{one.path},source=NAME"
-                )
+            same = [other for other in sources if (other.reader, other.source) == (one.reader, one.source)]
+            if same and source is None:
+                both = f"{same[0].path} and {one.path} are both source {one.source!r}"
+                raise ValueError(f"{both}: give one a source of its own, documents:{one.path},source=NAME")
         sources.append(one)
     return sources
 
 
 def remove(command: commands.Remove) -> None:
-    """Raises ValueError for an id that is not there; then none is deleted."""
     memory, ids = _own(command.memory, command.wait), list(dict.fromkeys(command.ids))
     if not ids:
         raise ValueError("no item to remove: give its id, which `reveal search` and `reveal ask` print")
     memory.delete(ids)
-    size, version = len(memory), memory.version
-    data = {"memory": command.memory, "removed": len(ids), "items": size, "version": version}
-    text = f"{len(ids):,} removed; {command.memory}: {size:,} items, version {version}"
-    command.write(text, data)
+    _write_change(command, memory, f"{len(ids):,} removed", len(ids))
 
 
 def refresh(command: commands.Refresh) -> None:
@@ -202,15 +185,18 @@ def compact(command: commands.Compact) -> None:
     with _room(command.memory, "the memory is as it was; make room and try again"):
         memory.compact()
     after, dead = bytes_on_disk(memory.folder), rows - len(memory)
-    data = {"memory": command.memory, "items": len(memory), "removed": dead, "version": memory.version, "bytes": after}
     text = f"{dead:,} rows of deleted and edited items removed, {before / 1e6:,.1f} MB became {after / 1e6:,.1f} MB"
-    text += f"; {command.memory}: {len(memory):,} items, version {memory.version}"
-    command.write(text, data)
+    _write_change(command, memory, text, dead, bytes=after)
+
+
+def _write_change(command: commands.Remove | commands.Compact, memory: Memory, done: str, removed: int, **more: int):
+    data = {"memory": command.memory, "removed": removed, "items": len(memory), "version": memory.version}
+    command.write(f"{done}; {command.memory}: {len(memory):,} items, version {memory.version}", data | more)
 
 
 def _single_item(command: commands.Add, memory: Memory) -> Item:
-    """The item of `reveal add --text --image`. Of an edited one a text takes the place of all texts, an image that of
-    the image, and the rest stays."""
+    """The item of `reveal add`: --text takes the place of an edited one's texts, --image of its image; the rest
+    stays."""
     ids, names = ids_of([] if command.id is None else [command.id]), memory.layout.sources
     item = memory.items(ids)[0] if command.edit else Item("", id=command.id)
     if command.image is not None:
@@ -243,6 +229,6 @@ def _beside(folder: Path) -> Path:
     return folder.with_name(folder.name + BUILDING)
 
 
-def _write_report(command: commands.Printing, report: Report, folder: str) -> None:
+def _write_report(command: commands.Printing, report: "Report", folder: str) -> None:
     report = dataclasses.replace(report, memory=folder)
     command.write(str(report), report.as_json())

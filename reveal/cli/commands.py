@@ -1,8 +1,6 @@
 """The options of each command of `reveal`, as dataclasses that tyro reads, and what the commands share: opening the
 network and its memory, and printing text or JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -29,17 +27,11 @@ Number = Annotated[int | None, tyro.conf.arg(aliases=["-k"])]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OfMemory:
-    """Argument of all commands that need a memory."""
+class Changing:
+    """Options of all commands that change a memory."""
 
     memory: tyro.conf.Positional[str]
     """Folder of the memory."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Changing(OfMemory):
-    """Option of all commands that change a memory."""
-
     wait: float = 0.0
     """Seconds to wait while another program changes the memory."""
 
@@ -73,6 +65,9 @@ class Searching(Network):
     """Milvus server (http://host:19530) or file (keys.db), with --engine milvus."""
     milvus_token: str | None = None
     """Its token, or user:password; None: the environment's MILVUS_TOKEN."""
+
+    def source_names(self) -> list[str] | None:
+        return None if self.sources is None else split_names(self.sources)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -133,9 +128,11 @@ class Remove(Changing, Printing):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Search(OfMemory, Searching):
+class Search(Searching):
     """List the items that match a text, an image, or both best."""
 
+    memory: tyro.conf.Positional[str]
+    """Folder of the memory."""
     query: tyro.conf.Positional[str] = ""
     """Query text."""
     text: str = ""
@@ -165,21 +162,19 @@ class Ask(Searching):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Info(Printing):
-    """Print the contents of a memory and the network that made it, or list the weights on this machine."""
-
-    memory: tyro.conf.Positional[str | None] = None
-    """Folder of the memory, or shipped name; None: countries."""
-    list: Flag = False
-    """List the shipped and downloaded weights on this machine, with size, licence and source."""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Verify(Printing):
     """Read all files of a memory and compare them with their checksums."""
 
     memory: tyro.conf.Positional[str | None] = None
     """Folder of the memory, or shipped name; None: countries."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Info(Verify):
+    """Print the contents of a memory and the network that made it, or list the weights on this machine."""
+
+    list: Flag = False
+    """List the shipped and downloaded weights on this machine, with size, licence and source."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -247,33 +242,32 @@ GROUPS = {"network": (Network,), "search": (Searching,), "item": (Reading,)}  # 
 
 def load_assistant(
     command: Network,
-    memory: str | Memory | None = None,
+    memory: "str | Memory | None" = None,
     *,
     names: Sequence[str] = (),
     default_sources: Sequence[str] = (),
     vectors: int = 1,
-) -> AnyAssistant:
+) -> "AnyAssistant":
     """The network that a command names, with the memory, or for a new one with `vectors` in a key. What can be checked
     without JAX is checked first."""
+    from reveal.memory.engines.engine import engine_of
     from reveal.memory.memory import Memory
 
     memory = Memory(memory) if isinstance(memory, str) else memory
     encoder, reader = published_networks(command, None if memory is None else memory.folder)
-    if isinstance(command, Searching):
-        if (command.milvus is None) == (command.engine == "milvus"):
-            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
-        if command.milvus is None and command.milvus_token is not None:
-            raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
     weights = None
     if encoder is None:
         weights = require_file(pretrained.weights(command.weights))
         if command.tokenizer is not None:
             require_file(command.tokenizer)
-    if isinstance(command, Searching) and memory is not None:
-        from reveal.memory.engines.engine import engine_of
-
-        token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
-        memory.engine = engine_of(command.milvus or command.engine, memory.folder, token)
+    if isinstance(command, Searching):
+        if (command.milvus is None) == (command.engine == "milvus"):
+            raise ValueError("--engine milvus and --milvus URI go together: give both, or none")
+        if command.milvus is None and command.milvus_token is not None:
+            raise ValueError("--milvus-token is for --engine milvus: give its --milvus URI too")
+        if memory is not None:
+            token = os.environ.get("MILVUS_TOKEN", "") if command.milvus_token is None else command.milvus_token
+            memory.engine = engine_of(command.milvus or command.engine, memory.folder, token)
 
     from common.runtime import setup
 
@@ -282,7 +276,6 @@ def load_assistant(
         from reveal.two_tower_assistant import TwoTowerAssistant
 
         return TwoTowerAssistant.load(encoder, memory, reader, sources=names or default_sources, vectors=vectors)
-
     from reveal.assistant import Assistant
 
     return Assistant.load(weights, command.tokenizer, memory, sources=names, default_sources=default_sources)
@@ -290,10 +283,8 @@ def load_assistant(
 
 def published_networks(command: Network, memory: Path | None) -> tuple[str | None, str | None]:
     """Folders of the encoder and the reader: those of the command, else those that the memory remembers; addresses are
-    fetched.
-
-    Raises ValueError for an encoder with weights, or a reader without an encoder; FileNotFoundError for a missing
-    one; and as `common.weights.remote.local`."""
+    fetched. Raises ValueError for an encoder with weights, or a reader without an encoder; FileNotFoundError for a
+    missing one; and as `common.weights.remote.local`."""
     known: Mapping[str, Any] = {}
     if memory is not None and (memory / ENCODER).is_file() and command.weights is None:
         known = read_json(memory / ENCODER)
@@ -311,5 +302,4 @@ def published_networks(command: Network, memory: Path | None) -> tuple[str | Non
 
 def split_names(names: str | None) -> list[str]:
     """The names in "a,b", each once."""
-    parts = () if names is None else (name.strip() for name in names.split(","))
-    return list(dict.fromkeys(filter(None, parts)))
+    return list(dict.fromkeys(name.strip() for name in (names or "").split(",") if name.strip()))

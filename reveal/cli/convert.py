@@ -1,6 +1,5 @@
 """`reveal convert`: published weights -> a weights file of ours, from which training starts."""
 
-import math
 from pathlib import Path
 
 from common.io.files import check_output_file
@@ -27,18 +26,18 @@ def convert(command: commands.Convert) -> None:
     parts = published.read_published(sources)
     if parts.reveal is not None:
         config, params, drawn = parts.reveal.config, split(parts.reveal)[1], []
+    elif parts.t5 is None:
+        raise ValueError(f"{sources[0]} has no T5, which texts need: reveal convert T5 {sources[0]} {target}")
     else:
-        if parts.t5 is None:
-            raise ValueError(f"{sources[0]} has no T5, which texts need: reveal convert T5 {sources[0]} {target}")
         changes = {"sources": command.sources, "key_dim": command.key_dim, "value_tokens": command.value_tokens}
         changes |= {} if command.fusion_layers is None else {"fusion_layers": command.fusion_layers}
         config = published.config_of(parts.t5, parts.vit, **changes)
         params = published.assemble(config, parts.t5, parts.vit, command.seed)
         drawn = published.drawn_parts(parts.t5, parts.vit)
     made_of = [Path(source).name for source in sources]
-    options = {"metadata": {"made_of": made_of, "drawn": drawn}, "dtype": command.dtype, "overwrite": command.overwrite}
-    weights.save(target, params, config, **options)
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params))
-    data = {"weights": target, "parameters": count, "made_of": made_of, "drawn": drawn}
+    about = {"made_of": made_of, "drawn": drawn}
+    weights.save(target, params, config, metadata=about, dtype=command.dtype, overwrite=command.overwrite)
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
     text = f"{target}: {count:,} parameters from {', '.join(made_of)}"
-    command.write(text + (f"\ndrawn at random: {', '.join(drawn)}" if drawn else ""), data)
+    text += f"\ndrawn at random: {', '.join(drawn)}" if drawn else ""
+    command.write(text, {"weights": target, "parameters": count, **about})

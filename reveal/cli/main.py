@@ -42,10 +42,8 @@ TOKENIZER = "tokenizer"  # `python -m reveal.processing.tokenizers`
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; `arguments` defaults to the command line.
-
-    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    """
+    """The program. Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for
+    Ctrl-C)."""
     words = sys.argv[1:] if arguments is None else arguments
     if words[:1] == [TOKENIZER]:
         from reveal.processing import tokenizers

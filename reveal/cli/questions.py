@@ -1,7 +1,5 @@
 """`reveal ask`, `reveal search` and `reveal info`. What needs no network is checked first."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from common import terminal
@@ -10,7 +8,7 @@ from common.io.images import check_writable, image_size, read_image, write_image
 from common.weights import at_hand
 from reveal import pretrained
 from reveal.cli import commands
-from reveal.cli.commands import PROGRAM, load_assistant, split_names
+from reveal.cli.commands import PROGRAM, load_assistant
 from reveal.memory.folder import bytes_on_disk
 from reveal.memory.memory import Memory
 
@@ -29,7 +27,7 @@ def search(command: commands.Search) -> None:
     assistant = load_assistant(command, str(pretrained.memory(command.memory)))
     from reveal.assistant import as_json, columns, short, text_of
 
-    found = assistant.search(command.image, text, command.k, _sources(command))
+    found = assistant.search(command.image, text, command.k, command.source_names())
     _warn_of_unknown(assistant, text)
     rows = [(str(item.id), item.source, f"{score:.3f}", short(text_of(item))) for item, score in found]
     data = {"memory": command.memory, "items": [as_json(item) | {"score": score} for item, score in found]}
@@ -56,18 +54,19 @@ def ask(command: commands.Ask) -> None:
     from reveal.network.generator import Decoding
 
     decoding = None if command.beams is None else Decoding(assistant.processor.answer_length, command.beams)
-    evidence = assistant.ask(image, command.question, command.k, _sources(command), decoding)
+    evidence = assistant.ask(image, command.question, command.k, command.source_names(), decoding)
     _warn_of_unknown(assistant, command.question)
     if command.sheet is not None:
         from reveal.evidence_sheet import sheet
 
         page = sheet(evidence, None if image is None else read_image(image))
         write_image(command.sheet, page, command.overwrite)
+    text = evidence.answer or "(nothing)"
+    if verdict := evidence.verdict():
+        text += f"\n({verdict})"
     lines = [evidence.first_hop.line()] if evidence.first_hop else []
     lines += [evidence.table()] if evidence.items else []
-    verdict = [f"({evidence.verdict()})"] if evidence.verdict() else []
-    text = "\n".join([evidence.answer or "(nothing)", *verdict, *(["", *lines] if lines else [])])
-    command.write(text, evidence.as_json() | {"memory": memory})
+    command.write("\n".join([text, *(["", *lines] if lines else [])]), evidence.as_json() | {"memory": memory})
 
 
 def info(command: commands.Info) -> None:
@@ -78,27 +77,16 @@ def info(command: commands.Info) -> None:
     manifest, layout, size = memory.manifest, memory.layout, bytes_on_disk(memory.folder)
     rows = sum(shard.rows for shard in manifest.shards)
     dead, per_item = rows - len(memory), size / max(rows, 1)
-    data = {
-        "memory": str(memory.folder),
-        "items": len(memory),
-        "sources": memory.sources,
-        "version": memory.version,
-        "encoder": layout.encoder,
-        "key": [layout.key_dim, layout.key_dtype],
-        "key_vectors": layout.key_vectors,
-        "value": [*layout.value_shape, layout.value_dtype],
-        "shards": len(manifest.shards),
-        "dead": dead,
-        "bytes": size,
-        "bytes_per_item": per_item,
-        "hash": manifest.hash(),
-    }
-    value = f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
+    data = {"memory": str(memory.folder), "items": len(memory), "sources": memory.sources, "version": memory.version}
+    data |= {"encoder": layout.encoder, "key": [layout.key_dim, layout.key_dtype], "key_vectors": layout.key_vectors}
+    data |= {"value": [*layout.value_shape, layout.value_dtype], "shards": len(manifest.shards), "dead": dead}
+    data |= {"bytes": size, "bytes_per_item": per_item, "hash": manifest.hash()}
     key = f"{layout.key_vectors} x " if layout.key_vectors > 1 else ""
     key += f"{layout.key_dim // layout.key_vectors} {layout.key_dtype}"
-    lines = [f"{memory.folder}: {len(memory):,} items, version {memory.version}"]
-    lines += [f"  {name:20}{count:>12,}" for name, count in memory.sources.items()]
-    lines += [
+    value = f"{'x'.join(map(str, layout.value_shape))} {layout.value_dtype}"
+    lines = [
+        f"{memory.folder}: {len(memory):,} items, version {memory.version}",
+        *(f"  {name:20}{count:>12,}" for name, count in memory.sources.items()),
         f"encoder   {layout.encoder}",
         f"an item   key {key}, value {value}, {per_item:,.0f} bytes with all",
         f"disk      {size / 1e6:,.1f} MB in {len(manifest.shards):,} shards, {dead:,} rows deleted or edited",
@@ -108,7 +96,6 @@ def info(command: commands.Info) -> None:
 
 
 def verify(command: commands.Verify) -> None:
-    """Raises as `Memory.verify`."""
     memory = Memory(pretrained.memory(command.memory))
     memory.verify()
     sizes = [size for shard in memory.manifest.shards for size, _ in shard.files.values()]
@@ -117,10 +104,6 @@ def verify(command: commands.Verify) -> None:
     command.write(text, data)
 
 
-def _warn_of_unknown(assistant: AnyAssistant, text: str) -> None:
+def _warn_of_unknown(assistant: "AnyAssistant", text: str) -> None:
     if unknown := assistant.processor.unknown(text):
         terminal.complain(f"{PROGRAM}: not in the network's vocabulary: {', '.join(unknown)}")
-
-
-def _sources(command: commands.Searching) -> list[str] | None:
-    return None if command.sources is None else split_names(command.sources)

@@ -12,8 +12,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import UInt8
 from PIL import Image
 
 from common.web import BAR, EXAMPLES, QUEUE, cancel, folder, gr, job, serve
@@ -65,19 +63,12 @@ class Assistants:
         return mine
 
     def forget(self, memory: str) -> None:
-        """Removes the copy of a browser that is gone."""
         if memory != self.original:
             self.copies.pop(memory, None)
             shutil.rmtree(Path(memory).parent, ignore_errors=True)
 
     def ask(
-        self,
-        image: str | None,
-        question: str,
-        k: int,
-        memory: str,
-        request: gr.Request,
-        progress: gr.Progress = BAR,
+        self, image: str | None, question: str, k: int, memory: str, request: gr.Request, progress: gr.Progress = BAR
     ) -> list[Any]:
         """The answer with its items, the facts that can be edited, and the text of the first."""
         with job(request, progress):
@@ -86,14 +77,10 @@ class Assistants:
             evidence = self.of(memory).ask(image, question, int(k))
             if unknown := self.first.processor.unknown(question):
                 gr.Warning(f"not in the network's vocabulary: {', '.join(unknown)}")
-        facts: dict[str, Any] = {f"{one.item.id}  {short(text_of(one.item))}": one.item.id for one in evidence.items}
-        first = next(iter(facts.values()), None)
-        return [
-            cards(evidence),
-            gr.Dropdown(list(facts.items()), value=first),
-            gr.Group(visible=bool(facts)),
-            text_of_fact(first, memory),
-        ]
+        facts: list[Any] = [(f"{one.item.id}  {short(text_of(one.item))}", one.item.id) for one in evidence.items]
+        first = facts[0][1] if facts else None
+        choice = gr.Dropdown(facts, value=first), gr.Group(visible=bool(facts))
+        return [cards(evidence), *choice, text_of_fact(first, memory)]
 
     def edit(self, number: int | None, text: str, memory: str, request: gr.Request, progress: gr.Progress = BAR) -> str:
         """Puts a text in the place of an item's texts, as `reveal add --edit`, and returns the memory's folder."""
@@ -110,7 +97,6 @@ class Assistants:
 
 
 def text_of_fact(number: int | None, memory: str) -> str:
-    """The texts of an item, a line each."""
     if number is None:
         return ""
     (item,) = Memory(memory).items([number])
@@ -153,8 +139,7 @@ def page(command: Web) -> gr.Blocks:
 
 
 def cards(evidence: Evidence) -> str:
-    """The answer with the verdict on it, and a card for each item: its image, its text, its share of the attention, and
-    what it did."""
+    """The answer with the verdict on it, and a card for each item: image, text, share of the attention, effect."""
     lines = [evidence.verdict(), "" if evidence.first_hop is None else evidence.first_hop.line(), "read from"]
     small = "".join(f"<p><small>{escape(line)}</small></p>" for line in lines if line)
     head = f'<p class="answer">{escape(evidence.answer or "(nothing)")}</p>{small}'
@@ -162,9 +147,12 @@ def cards(evidence: Evidence) -> str:
 
 
 def _card(one: RetrievedItem) -> str:
-    item = one.item
-    pixels = item.pixels()
-    picture = "" if pixels is None else f'<img alt="" src="{_data_url(pixels)}">'
+    item, picture = one.item, ""
+    if (pixels := item.pixels()) is not None:
+        image, file = Image.fromarray(pixels), io.BytesIO()
+        image.thumbnail((THUMBNAIL, THUMBNAIL))
+        image.save(file, "PNG")
+        picture = f'<img alt="" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
     effect = "hardly changes the answer"
     if abs(one.effect) > NEGLIGIBLE:
         effect = "supports the answer" if one.effect < 0 else "speaks against it"
@@ -174,14 +162,6 @@ def _card(one: RetrievedItem) -> str:
         f'<meter min="0" max="1" value="{one.attention:.3f}" title="attention"></meter>'
         f"<small>{100 * one.attention:.0f} % of the attention; {effect} ({-one.effect:+.2f})</small></div></div>"
     )
-
-
-def _data_url(pixels: UInt8[np.ndarray, "h w 3"]) -> str:
-    image = Image.fromarray(pixels)
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    return f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 def web(command: Web) -> None:

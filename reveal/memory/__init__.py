@@ -1,16 +1,9 @@
-"""The memory of REVEAL: items of several sources, stored on the disk, found by inner product, changed at any time.
+"""The memory of REVEAL: items of several sources, stored on the disk, found by inner product, changed at any time
+(Hu et al., CVPR 2023, "memory construction from multimodal knowledge corpora").
 
-(Hu et al., CVPR 2023, "memory construction from multimodal knowledge corpora".) An item is stored as a key to find it
-by, a value of a few tokens to read it with, and a payload: its texts and its image.
-
-| module | what |
-| --- | --- |
-| `items` | an item and its payload |
-| `manifest`, `shards`, `folder` | the layout of the folder; its lock |
-| `builder` | writes a new memory, of any size, in the RAM of one batch |
-| `versions` | one version, to read; a change that becomes the next |
-| `memory` | reads, searches and changes a memory |
-| `engines` | exact search and late interaction on devices, FAISS, Milvus |
+An item is stored as a key to find it by, a value of a few tokens to read it with, and a payload: its texts and its
+image (`items`). `manifest`, `shards` and `folder` are the layout of the folder, `builder` writes a new memory,
+`versions` has one version and a change to the next, `memory` reads, searches and changes, and `engines` search.
 
     from reveal import memory
     with memory.Builder("facts", layout) as builder:

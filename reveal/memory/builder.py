@@ -4,13 +4,10 @@
         for items in batches(source, start=builder.count):     # 0, or where an interrupted build resumes
             builder.add(items, *encode(items))
 
-Rows go to the disk as they come. A shard appears when it is whole, and the manifest when all are: until then no program
-takes the folder for a memory. After an interruption the same lines again keep the shards that are there; `count` is
-how many items those hold, and the source has to begin after them. Shards end at fixed rows however the items were
-batched, so that the result is the same to the byte. One program at a time builds in a folder.
+A shard appears when it is whole, and the manifest when all are: until then no program takes the folder for a memory.
+After an interruption the same lines keep the shards that are there, which hold `count` items. Shards end at fixed rows
+however the items were batched, so the result is the same to the byte. One program at a time builds in a folder.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -31,16 +28,10 @@ from reveal.memory.shards import INFO, SHARD, Shard, ShardWriter, new_shard, sto
 
 
 class Builder:
-    """Writes a new memory.
+    """Writes a new memory in shards of `shard` rows. The folder is new, empty, or begun with the same arguments; `of`,
+    as JSON, is what the memory is built of: another build does not resume here.
 
-    Args:
-      folder: new, empty, or begun with the same arguments.
-      layout: what all items have in common.
-      shard: rows of a shard.
-      of: what it is built of, as JSON: another build does not resume here.
-
-    Raises FileExistsError for any other folder, and `Busy` while another program is building here.
-    """
+    Raises FileExistsError for any other folder, and `Busy` while another program is building here."""
 
     def __init__(self, folder: str | Path, layout: Layout, shard: int = SHARD, of: Mapping[str, Any] | None = None):
         if shard < 1:
@@ -72,8 +63,8 @@ class Builder:
             yield from Shard(self.folder, info, self.layout).array("ids").tolist()
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Appends items with their keys [n k] and values [n c d]. Raises ValueError as `shards.stored_rows`, and for an
-        id that does not rise; then nothing of this call was written."""
+        """Appends items with their keys [n k] and values [n c d], or nothing: raises ValueError as
+        `shards.stored_rows`, and for an id that does not rise."""
         if not items:
             return
         rows = stored_rows(self.layout, items, self._numbered(items), 1, keys, values)
@@ -82,9 +73,9 @@ class Builder:
             if self._writer is None:
                 name = shard_name(1, len(self._done))
                 self._writer = self._stack.enter_context(new_shard(self.folder, name, self.layout))
-            part = rows.take(slice(start, start + self._shard - self._writer.rows))
-            self._writer.append(part)
-            start, self.next_id = start + len(part.ids), int(part.ids[-1]) + 1
+            stop = start + self._shard - self._writer.rows
+            self._writer.append({name: column[start:stop] for name, column in rows.items()})
+            start, self.next_id = min(stop, len(items)), int(rows["ids"][:stop][-1]) + 1
             if self._writer.rows == self._shard:
                 self._close()
 
@@ -97,7 +88,7 @@ class Builder:
         self._lock.remove()
         return manifest
 
-    def __enter__(self) -> Builder:
+    def __enter__(self) -> "Builder":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -124,8 +115,8 @@ class Builder:
         return ids_of(ids)
 
     def _close(self) -> None:
-        if writer := self._writer:
-            self._writer = None
+        if self._writer:
+            writer, self._writer = self._writer, None
             self._stack.close()
             self._done.append(writer.info)
 
@@ -133,26 +124,25 @@ class Builder:
 def _begin(folder: Path, recipe: dict) -> Lock:
     """The lock on a folder in which this recipe is begun."""
     path, text = folder / RECIPE, json.dumps(recipe, indent=1, default=str) + "\n"  # paths as texts
+
+    def write() -> None:
+        with atomic_output(path, overwrite=True, durable=True) as temporary:
+            temporary.write_text(text, "utf-8")
+
     _refuse_memory(folder)
     if not path.is_file():
         if folder.is_dir():
             remove_leftovers(folder)  # of a build that was killed before its recipe was written
-        if folder.is_dir() and any(entry.name != LOCK for entry in folder.iterdir()):
-            raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
-        with atomic_output(path, durable=True) as temporary:
-            temporary.write_text(text, "utf-8")
+            if any(entry.name != LOCK for entry in folder.iterdir()):
+                raise FileExistsError(f"{folder} holds files that are no memory; give an empty or new folder")
+        write()
     lock = Lock(folder, "building")
     try:
         _refuse_memory(folder)
-        # A build that was killed before it had a shard leaves nothing to resume.
-        if path.read_text("utf-8") != text and not (folder / shard_name(1, 0) / INFO).is_file():
-            with atomic_output(path, overwrite=True, durable=True) as temporary:
-                temporary.write_text(text, "utf-8")
         if path.read_text("utf-8") != text:
-            raise FileExistsError(
-                f"{folder} was begun with another layout, or of other sources or another tokenizer (see {RECIPE});"
-                " give another folder"
-            )
+            if (folder / shard_name(1, 0) / INFO).is_file():
+                raise FileExistsError(f"{folder} was begun with another recipe ({RECIPE}); give another folder")
+            write()  # a build that was killed before it had a shard leaves nothing to resume
         remove_partial(folder)
     except BaseException:
         lock.remove()

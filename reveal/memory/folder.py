@@ -9,8 +9,6 @@ faiss/          indexes (`engines/faiss_engine.py`): no manifest names them, and
 .partial-...    left by a writer that was killed
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os
@@ -29,8 +27,12 @@ from reveal.memory.shards import CHECKSUMS, INFO
 PAUSE = 0.05  # seconds between two tries to get the lock
 LOCK, RECIPE, PARTIAL, ENCODER = ".lock", "build.json", ".partial-", "encoder.json"
 SHARD_NAME, INDEXES = re.compile(r"v\d{5,}-\d{5,}"), "faiss"
-IN_SHARD = re.compile("|".join(map(re.escape, (*WRITTEN, CHECKSUMS, INFO))) + r"|deleted-\d+\.npy")
 INDEX = re.compile(r"((hnsw|ivfpq)-\d+|\.partial-.*)\.index")
+IN_SHARD = "|".join(map(re.escape, (*WRITTEN, CHECKSUMS, INFO))) + r"|deleted-\d+\.npy"
+OURS = re.compile(  # a file, or a folder with a slash at its end
+    rf"{'|'.join(map(re.escape, (NAME, RECIPE, LOCK, ENCODER)))}|{re.escape(PARTIAL)}.*"
+    rf"|{INDEXES}/({INDEX.pattern})?|{SHARD_NAME.pattern}/({IN_SHARD})?"
+)
 
 
 def shard_name(version: int, number: int) -> str:
@@ -42,43 +44,29 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, held until it is closed or its program ends, killed or not; of a folder that is replaced
-    while this waits, that of the new one. A file system without locks keeps nobody out.
+    """The lock of a folder, until it is closed or its program ends. A file system without locks keeps nobody out.
 
-    Raises OSError that names the file, and `Busy`, with what the program is `doing` ("building") and which it is, if
-    another one still holds it after `wait` seconds."""
+    Raises OSError that names the file, and `Busy` if another program, `doing` something ("building"), still holds it
+    after `wait` seconds, or has replaced the folder meanwhile."""
 
     def __init__(self, folder: Path, doing: str, wait: int | float = 0):
-        self._path, self._file = folder / LOCK, -1
-        end = time.monotonic() + wait
-        while not self._taken():
-            if self._file < 0:  # the program that had it until now has removed it
-                if not folder.is_dir():
-                    raise Busy(f"another program was {doing} {folder} until now; try again")
-                continue
+        self._path, self._file, end = folder / LOCK, -1, time.monotonic() + wait
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
+        while not try_lock(self._file):
             if time.monotonic() >= end:
                 holder = os.read(self._file, 200).decode("utf-8", "replace") or "another program"
                 self.close()
                 raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS")
             time.sleep(PAUSE)
+        if not self._path.exists() or not os.path.samestat(os.fstat(self._file), self._path.stat()):
+            self.close()
+            raise Busy(f"another program was {doing} {folder} until now, or has put another in its place; try again")
         with contextlib.suppress(OSError):  # a full disk: others hear of "another program"
             os.ftruncate(self._file, 0)
             os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
-
-    def _taken(self) -> bool:
-        """Whether the lock is held now. A file that no longer has this path is closed."""
-        if self._file < 0:
-            try:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-            except OSError as error:
-                raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
-        if not try_lock(self._file):
-            return False
-        with contextlib.suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(self._file), self._path.stat()):
-                return True
-        self.close()
-        return False
 
     def close(self) -> None:
         if self._file >= 0:
@@ -86,12 +74,11 @@ class Lock:
         self._file = -1
 
     def remove(self) -> None:
-        """Closes the lock and removes its file."""
         if self._file >= 0:
             self._path.unlink(missing_ok=True)
         self.close()
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> "Lock":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,7 +99,6 @@ def bytes_on_disk(folder: Path) -> int:
 
 
 def remove_partial(folder: Path) -> None:
-    """Removes what writers that were killed have left."""
     for entry in os.scandir(folder):
         if entry.name.startswith(PARTIAL):
             shutil.rmtree(entry) if entry.is_dir() else Path(entry).unlink()
@@ -121,25 +107,16 @@ def remove_partial(folder: Path) -> None:
 def remove_indexes(folder: Path) -> None:
     """Removes the saved indexes of a memory, and those being saved."""
     for path in (folder / INDEXES).glob("*.index"):
-        if INDEX.fullmatch(path.name):
-            with contextlib.suppress(OSError):  # open on Windows
-                path.unlink()
+        with contextlib.suppress(OSError):  # open on Windows
+            path.unlink()
 
 
 def check_ours(folder: Path) -> None:
     """Raises FileExistsError if there is anything in the folder that no memory has; nothing is touched."""
-    for entry in sorted(folder.iterdir()):
-        if entry.name in (NAME, RECIPE, LOCK, ENCODER) or entry.name.startswith(PARTIAL):
-            continue
-        ours = None
-        if entry.is_dir():
-            ours = INDEX if entry.name == INDEXES else IN_SHARD if SHARD_NAME.fullmatch(entry.name) else None
-        for file in sorted(entry.iterdir()) if ours else [entry]:
-            if not (ours and ours.fullmatch(file.name)):
-                name = file.relative_to(folder)
-                raise FileExistsError(
-                    f"{folder} holds {name}, which is no memory's; nothing was touched: give another folder"
-                )
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not OURS.fullmatch(f"{name}/" if path.is_dir() else name):
+            raise FileExistsError(f"{folder} holds {name}, which is no memory's: give another folder")
 
 
 def discard(folder: Path) -> None:
@@ -150,9 +127,8 @@ def discard(folder: Path) -> None:
 
 
 def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) -> None:
-    """Puts the memory `new` in the place of `old`, when no program changes that any more; `waiting` is called if one
-    does. What cannot be removed of `old` is removed by the next program that writes beside it. Raises as
-    `check_ours`."""
+    """Puts the memory `new` in the place of `old` when no program changes that any more; `waiting` is called if one
+    does. Raises as `check_ours`."""
     check_ours(old)
     try:
         lock = Lock(old, "changing")
@@ -161,14 +137,11 @@ def replace(old: Path, new: Path, waiting: Callable[[], None] = lambda: None) ->
         lock = Lock(old, "changing", wait=math.inf)
     with lock:
         remove_leftovers(old.parent)
-        away = old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}")
-        away.mkdir()
-        old.rename(away / old.name)
+        away = old.rename(old.with_name(f"{PARTIAL}{HOST}-{os.getpid()}-{secrets.token_hex(4)}"))
         try:
             new.rename(old)
         except BaseException:
-            (away / old.name).rename(old)
-            away.rmdir()
+            away.rename(old)
             raise
         sync(old.parent)
         shutil.rmtree(away, ignore_errors=True)

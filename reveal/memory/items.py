@@ -13,8 +13,6 @@ holds. An image is the bytes of its file, or uint8 RGB; floats would take thirty
 with the header {"fields": {...}, "picture": null, "file" or [height, width]}.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -32,8 +30,6 @@ MOST_IDS = 2**62
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """An item of a memory: texts, an image, or both."""
-
     source: str  # name, one of the memory's
     fields: Mapping[str, Any] = field(default_factory=dict)  # texts by name; JSON
     picture: bytes | UInt8[np.ndarray, "h w 3"] | None = None  # bytes of an image file, or RGB
@@ -44,7 +40,7 @@ class Item:
         values = [value for value in self.fields.values() if is_text(value)]
         return [value if isinstance(value, str) else ", ".join(value) for value in values]
 
-    def with_text(self, text: str) -> Item:
+    def with_text(self, text: str) -> "Item":
         """The item with this text in the place of all its texts; other fields stay."""
         kept = {name: value for name, value in self.fields.items() if not is_text(value)}
         return replace(self, fields=kept | {"text": text})
@@ -71,8 +67,8 @@ def is_text(value: Any) -> bool:
 
 
 def pack(item: Item) -> bytes:
-    """The payload. Raises ValueError for an item with nothing in it, for fields that are no JSON, and for an image that
-    is neither bytes nor uint8 RGB."""
+    """The payload. Raises ValueError for an item with nothing in it, fields that are no JSON, and an image that is
+    neither bytes nor uint8 RGB."""
     picture = item.picture
     if not item.fields and picture is None:
         raise ValueError(f"an item of source {item.source!r} has neither fields nor a picture; leave it out")

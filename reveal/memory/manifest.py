@@ -15,20 +15,19 @@ A change writes new files beside the old ones and then puts a new manifest in th
 a manifest does not name does not exist; so a program that dies half-way leaves the memory as it was.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import google_crc32c
 import ml_dtypes
 import numpy as np
 
+from common.checked import Checked, Positive, one_of
 from common.io.files import atomic_output, require_file
 from common.io.json_text import parse_json
 
@@ -36,33 +35,29 @@ FORMAT = 1
 NAME = "manifest.json"
 ARRAYS, PAYLOAD = ("keys", "values", "ids", "source", "version", "offsets"), "payload.bin"
 DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
+Dtype = Annotated[str, one_of(DTYPES)]  # of stored numbers
 WRITTEN = tuple(f"{name}.npy" for name in ARRAYS) + (PAYLOAD,)  # files of a shard, in the order of their checksums
 PLAIN_NAME = re.compile(r"\w[\w.-]*")
 MOST_SOURCES = 255  # a source's number is a byte
 
 
 @dataclass(frozen=True)
-class Layout:
+class Layout(Checked):
     """What all items of a memory have in common. Raises ValueError for sizes, dtypes and sources of no memory."""
 
     encoder: str  # fingerprint of the network that made keys and values
-    sources: tuple[str, ...]  # names; an item keeps its source's number, so the order is for life
-    key_dim: int
-    value_shape: tuple[int, int]  # (c, d)
-    key_dtype: str = "float32"  # or float16, bfloat16: as stored
-    value_dtype: str = "float32"
-    key_vectors: int = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
+    sources: Sequence[str]  # names; an item keeps its source's number, so the order is for life
+    key_dim: Positive
+    value_shape: Sequence[Positive]  # (c, d)
+    key_dtype: Dtype = "float32"
+    value_dtype: Dtype = "float32"
+    key_vectors: Positive = 1  # that a key consists of, one after the other; `key_dim` counts the numbers of all
 
-    def __post_init__(self):
-        if not 1 <= len(self.sources) <= MOST_SOURCES or len(set(self.sources)) != len(self.sources):
-            raise ValueError(f"sources are {self.sources}: name 1 to {MOST_SOURCES}, each once")
-        if self.key_dim < 1 or len(self.value_shape) != 2 or min(self.value_shape) < 1:
-            raise ValueError(f"keys are [{self.key_dim}], values {self.value_shape}: give positive sizes, values [c d]")
-        if self.key_vectors < 1 or self.key_dim % self.key_vectors:
-            raise ValueError(f"{self.key_dim} numbers are no key of {self.key_vectors} vectors: give a multiple")
-        for dtype in (self.key_dtype, self.value_dtype):
-            if dtype not in DTYPES:
-                raise ValueError(f"dtype {dtype} is not one for a memory; choose one of {', '.join(DTYPES)}")
+    def rules(self):
+        unique = len(set(self.sources)) == len(self.sources)
+        yield unique and 1 <= len(self.sources) <= MOST_SOURCES, f"sources are 1 to {MOST_SOURCES}, each named once"
+        yield len(self.value_shape) == 2, "value_shape is [c d]"
+        yield self.key_dim % self.key_vectors == 0, "key_dim is a multiple of key_vectors"
 
     def number(self, source: str) -> int:
         """The number of a source. Raises ValueError for one that the memory does not have."""
@@ -84,11 +79,11 @@ class ShardInfo:
     files: Mapping[str, tuple[int, int]]  # name -> bytes, CRC-32C
 
     @classmethod
-    def from_json(cls, fields: Any) -> ShardInfo:
+    def from_json(cls, fields: Any) -> "ShardInfo":
         """Raises ValueError, KeyError, TypeError or OverflowError for other fields, and names that are paths."""
         files = {name: (int(size), int(crc)) for name, (size, crc) in fields["files"].items()}
         name, deleted = fields["name"], fields["deleted"]
-        for one in (name, *files, *([] if deleted is None else [deleted])):
+        for one in (name, *files):
             if not PLAIN_NAME.fullmatch(one):
                 raise ValueError(f"{one!r}, which is no name of a file beside it")
         missing = {*WRITTEN, *([] if deleted is None else [deleted])} - files.keys()
@@ -101,8 +96,6 @@ class ShardInfo:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest, with the fields of the module's table."""
-
     layout: Layout
     version: int
     next_id: int
@@ -143,11 +136,7 @@ def read_manifest(folder: Path) -> Manifest:
             raise ValueError(f"format {fields['format']} is newer than {FORMAT}: update this program")
         if (checksum := fields.pop("checksum", None)) is not None and checksum != _checksum(fields):
             raise ValueError("another checksum than it has")
-        layout = fields["layout"]
-        sizes = layout["key_dim"], layout.get("key_vectors", 1), *layout["value_shape"]
-        if not all(isinstance(size, int) for size in sizes):
-            raise ValueError(f"sizes {sizes} that are not whole numbers")
-        layout = Layout(**{**layout, "sources": tuple(layout["sources"]), "value_shape": tuple(layout["value_shape"])})
+        layout = Layout(**fields["layout"])
         shards = tuple(ShardInfo.from_json(shard) for shard in fields["shards"])
         if any(len(shard.counts) != len(layout.sources) for shard in shards):
             raise ValueError("shards of other sources")
@@ -175,7 +164,5 @@ def fingerprint(params: Mapping[str, Any]) -> str:
 def check_encoder(layout: Layout, encoder: str | None, where: Path) -> None:
     """Raises ValueError for a memory that another network made: its keys would answer by chance. None: any will do."""
     if encoder is not None and encoder != layout.encoder:
-        raise ValueError(
-            f"{where} was made by encoder {layout.encoder}, this one is {encoder}: their keys cannot be compared;"
-            f" `reveal refresh {where}` encodes it anew"
-        )
+        made = f"{where} was made by encoder {layout.encoder}, this one is {encoder}"
+        raise ValueError(f"{made}: `reveal refresh {where}` encodes it anew")

@@ -7,20 +7,17 @@
     memory.add([Item("kg", {"text": "..."})], keys, values)  # no training; the next search finds it
     memory.delete([17])                                      # a bit in a bitmap
 
-Each change is a new version (`manifest.py`): it is there whole, or not at all, and only one program changes a memory at
-a time. Rows of deleted and edited items stay in their files until `compact` writes the live ones anew. The engine gets
-the keys at the first search after a change.
+Each change is a new version (`manifest.py`), there whole or not at all; one program at a time changes a memory. Rows of
+deleted and edited items stay in their files until `compact`. The engine gets keys at the first search after a change.
 
 **Small changes** write a shard each. A change that leaves `FAN` shards of one size (of 1 to 15 live rows, of 16 to 255,
 of 256 to 4,095) merges as many to one. Larger shards stay, those of a build among them: a change rewrites some 65,000
 items at most, and an item is written anew some three times.
 
 **Programs that read** go on when another one changes or replaces the memory: what they miss they find in the present
-version (`reopen`), whose items may be others. `of_one_version` reads again then, so that what was found, its values and
-its texts belong together.
+version (`reopen`). `of_one_version` reads all again then, so that what was found, its values and its texts belong
+together.
 """
-
-from __future__ import annotations
 
 import contextlib
 import copy
@@ -45,7 +42,6 @@ from reveal.memory.versions import Change, Snapshot
 
 Encode = Callable[[list[Item]], tuple[np.ndarray, np.ndarray]]  # -> keys [n k], values [n c d]
 BATCH = 256  # items in RAM at a time where all are rewritten
-
 FAN = 16  # shards of one size that are merged
 ROUNDS = 20  # of a read that other programs' changes overtake
 
@@ -57,11 +53,9 @@ class Memory(Snapshot):
 
     Args:
       folder, encoder: as `Snapshot`, and raises as it does.
-      engine: that searches; None: `LateInteractionEngine` on this process's devices. One that several memories have
-        gets each one's keys anew when that is its turn.
+      engine: that searches; None: `ExactEngine` on this process's devices. Several memories may take turns with one.
       wait: seconds that a change waits for another program's; it is then made to the version that is there. With 0 it
-        is refused, also if another program has changed the memory since it was opened.
-    """
+        is refused, also if another program has changed the memory since it was opened."""
 
     def __init__(
         self, folder: str | Path, engine: Engine | None = None, encoder: str | None = None, wait: int | float = 0
@@ -70,24 +64,23 @@ class Memory(Snapshot):
         self.engine, self.wait = engine, wait
 
     @classmethod
-    def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> Memory:
+    def create(cls, folder: str | Path, layout: Layout, engine: Engine | None = None) -> "Memory":
         """An empty memory in a new folder; for many items, see `Builder`. Raises FileExistsError."""
         Builder(folder, layout).finish()
         return cls(folder, engine)
 
     @classmethod
-    def load(cls, folder: str | Path, engine: Engine | None = None, encoder: str | None = None) -> Memory:
+    def load(cls, folder: str | Path, engine: Engine | None = None, encoder: str | None = None) -> "Memory":
         """Opens a folder; the same as the constructor."""
         return cls(folder, engine, encoder)
 
     def search(self, query: Any, k: int, sources: Sequence[str] | None = None, log_gate: Any = None) -> SearchResult:
         """The k best items of each query [b d] (of several vectors: [b q d]), of all sources or of those named;
-        `log_gate` [b s] is of all sources. Raises ValueError for shapes that do not fit and for a source that is not
-        there."""
+        `log_gate` [b s] is of all sources. Raises ValueError as `Engine.search`."""
         if self.engine is None:
-            from reveal.memory.engines.exact import LateInteractionEngine
+            from reveal.memory.engines.exact import ExactEngine
 
-            self.engine = LateInteractionEngine()
+            self.engine = ExactEngine()
         engine = self.engine
 
         def found() -> SearchResult:
@@ -133,9 +126,8 @@ class Memory(Snapshot):
         return True
 
     def of_one_version(self, read: Callable[..., Any], *arguments: Any) -> Any:
-        """What `read` returns. It is called again in the present version if it missed what another program has changed,
-        and if it only went on because one of its own reads was in that version, up to `ROUNDS` times. Raises as it
-        does."""
+        """What `read` returns. It is called again, up to `ROUNDS` times, in the present version if it missed what
+        another program has changed, or if one of its own reads has opened that version. Raises as it does."""
         for _ in range(ROUNDS):
             begun = self.manifest
             try:
@@ -173,24 +165,21 @@ class Memory(Snapshot):
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[Change]:
-        """For many items: what the body adds, edits and deletes becomes one new version, or nothing if the body raises.
-        Raises ValueError if another program has changed the memory, or is changing it."""
+        """What the body adds, edits and deletes becomes one new version, or nothing if the body raises. Raises
+        ValueError if another program has changed the memory, or is changing it."""
         with self._next_version() as version:
             change = Change(self, version)
             yield change
-            if (finished := change.finish()) is not None:
-                next_id, shards = finished
-                self._commit(self._merged(shards, version), version=version, next_id=next_id)
+            if (shards := change.finish()) is not None:
+                self._commit(self._merged(shards, version), version=version, next_id=change.next_id)
 
     def compact(self) -> None:
         """Writes the live items anew, in the order of their ids, as a new version, and removes all other files."""
         self._renew(self.layout, None)
 
     def refresh(self, encode: Encode, encoder: str, **shape: Any) -> None:
-        """Encodes every item anew with a network of that fingerprint; otherwise as `compact`.
-
-        `shape` has the fields of `Layout` that differ in that network. Raises ValueError, before anything is encoded,
-        for `sources` that lack one of the items'."""
+        """Encodes every item anew with a network of that fingerprint; `shape` has the fields of `Layout` that differ.
+        Raises ValueError, before anything is encoded, for `sources` that lack one of the items'."""
         layout = dataclasses.replace(self.layout, encoder=encoder, **shape)
         for source in (name for name, count in self.sources.items() if count):
             layout.number(source)
@@ -222,20 +211,13 @@ class Memory(Snapshot):
             return shards
         part = copy.copy(self)  # of the group alone
         part.shards = group
-        begun = len(list(self.folder.glob(f"v{version:05d}-*")))
-        merged = part._rewrite(self.folder, self.layout, version, None, begun)
+        merged = part._rewrite(self.folder, self.layout, version, None)
         return [shard for shard in shards if shard not in group] + merged
 
-    def _rewrite(
-        self, folder: Path, layout: Layout, version: int, encode: Encode | None, begun: int = 0
-    ) -> list[Shard]:
-        """Shards of the live items, in the order of ids, encoded anew or as they are; `begun` are there already.
-
-        Raises ValueError that names a damaged file, before its bytes get a new checksum."""
-        for shard in self.shards:
-            if not shard.checks_blocks and (damaged := shard.damaged()):
-                raise ValueError(f"{damaged[0]} has changed since it was written: copy the memory again")
+    def _rewrite(self, folder: Path, layout: Layout, version: int, encode: Encode | None) -> list[Shard]:
+        """Shards of the live items, in the order of ids, encoded anew or as they are."""
         rows, shards = self.rows(), []
+        begun = len(list(folder.glob(f"v{version:05d}-*")))
         for first in range(0, len(rows), SHARD):
             name, last = shard_name(version, begun + len(shards)), min(first + SHARD, len(rows))
             with new_shard(folder, name, layout) as writer:
@@ -250,8 +232,8 @@ class Memory(Snapshot):
 
     @contextlib.contextmanager
     def _next_version(self) -> Iterator[int]:
-        """The number of the next version, while no other program changes the memory; what was written of one that does
-        not end well is removed."""
+        """The number of the next version, while no other program changes the memory; of one that fails nothing
+        stays."""
         with Lock(self.folder, "changing", self.wait):
             layout = self.layout
             if self.wait and self.reopen() and self.layout != layout:
@@ -278,16 +260,14 @@ class Memory(Snapshot):
     def _commit(self, shards: list[Shard], **fields: Any) -> None:
         manifest = dataclasses.replace(self.manifest, shards=tuple(shard.info for shard in shards), **fields)
         write_manifest(self.folder, manifest)
-        before, after = (
-            {one.folder / one.info.deleted for one in shards if one.info.deleted} for shards in (self.shards, shards)
-        )
+        replaced = {one.folder / one.info.deleted for one in self.shards if one.info.deleted}
+        replaced -= {one.folder / one.info.deleted for one in shards if one.info.deleted}
         self.manifest, self.shards = manifest, shards
         self._remove_other_shards()
-        for path in before - after:  # readers of the version before find the new one (`reopen`)
+        for path in replaced:  # readers of the version before find the new one (`reopen`)
             path.unlink(missing_ok=True)
 
     def _remove_other_shards(self) -> None:
-        """Removes the shards that this version does not name."""
         for folder in set(self.folder.iterdir()) - {shard.folder for shard in self.shards}:
             if SHARD_NAME.fullmatch(folder.name):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -14,30 +14,26 @@
 | shard.json | | the manifest's entry of the shard, by which an interrupted build resumes |
 
 A reader opens a file when it is asked for an array and closes it with the array, so a memory of a thousand shards
-needs no thousand open files. A writer appends to the files of a hidden folder; their headers get their lengths at the
-end, and the folder its name. So RAM holds the rows of one call, and a shard that can be seen is whole.
+needs no thousand open files. A writer appends to files of a hidden folder, which gets its name at the end: RAM holds
+the rows of one call, and a shard that can be seen is whole.
 
 **Checksums.** A disk may give other bytes than it got. The manifest has the CRC-32C of each file, `checksums.npy` those
 of its blocks of 64 KiB. A `Shard` compares each block that it reads, once, and anew if another file has got the name,
-as after `reveal build --overwrite`: so what is searched, shown, merged and compacted is what was written, for some 10
-microseconds a block. Of shards from before 2026-11-24, which have no `checksums.npy`, blocks of larger files are
-compared by `verify` alone.
+as after `reveal build --overwrite`; that takes some 10 microseconds a block. Larger files of a shard from before
+2026-11-24, which has no `checksums.npy`, are one block each.
 """
-
-from __future__ import annotations
 
 import contextlib
 import copy
 import dataclasses
 import functools
-import io
 import json
 import math
 import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import google_crc32c
 import numpy as np
@@ -50,43 +46,35 @@ from reveal.memory.manifest import DTYPES, PAYLOAD, WRITTEN, Layout, ShardInfo
 INFO, CHECKSUMS = "shard.json", "checksums.npy"
 SHARD = 65536  # rows, unless a builder says otherwise
 BLOCK = 2**16  # bytes of a checksum
+HEADER = 128  # bytes, of an array of any length
 
 
 class Shard:
-    """A shard of a memory, to read.
+    """A shard of a memory, to read. No file is read to make one.
 
-    Raises (when it is made): FileNotFoundError for a file that is missing; ValueError for one of another size or shape
-    than the manifest says. Only headers are read. Reading raises ValueError that names a file
-    whose bytes have changed."""
+    Raises FileNotFoundError for a missing file, ValueError for one of another size than the manifest and the layout
+    say. Reading raises ValueError that names a file whose bytes have changed."""
 
     def __init__(self, folder: Path, info: ShardInfo, layout: Layout):
         self.folder, self.info, self._layout = folder / info.name, info, layout
         self._unread: dict[str, tuple[tuple[int, ...], np.ndarray]] = {}  # a file, and its blocks not compared yet
+        types = _file_types(layout, info.rows)
         for name, (size, _) in info.files.items():
             path = self.folder / name
             if not path.is_file():
                 raise FileNotFoundError(f"{path} is missing: the shard is damaged; copy the memory again")
             if (found := path.stat().st_size) != size:
                 raise ValueError(f"{path} has {found} bytes, the manifest says {size}: copy the memory again")
-        for name, (dtype, shape) in _file_types(layout, info.rows).items():
-            path = self.folder / f"{name}.npy"
-            try:
-                with path.open("rb") as file:
-                    np.lib.format.read_magic(file)
-                    found_shape, _, found = np.lib.format.read_array_header_1_0(file)
-            except Exception as error:  # a damaged header fails with nearly any type
-                raise ValueError(f"{path} is damaged ({error}): copy the memory again") from error
-            if (found, found_shape) != (dtype, shape):
-                what = f"{found}{list(found_shape)}, not {dtype}{list(shape)}"
-                raise ValueError(f"{path} holds {what}: copy the memory again")
+            dtype, shape = types.get(name.removesuffix(".npy"), (None, ()))
+            if dtype is not None and size != HEADER + dtype.itemsize * math.prod(shape):
+                raise ValueError(f"{path} has {size} bytes, not those of {dtype}{list(shape)}: copy the memory again")
 
     def array(self, name: str, rows: Sequence[int] | Int[np.ndarray, " m"] | None = None) -> np.ndarray:
         """One of `ARRAYS`, mapped; the bytes of these rows (None: of all) are what was written."""
         dtype, shape = _file_types(self._layout, self.info.rows)[name]
-        size, width = dtype.itemsize * math.prod(shape), dtype.itemsize * math.prod(shape[1:])
-        file, start = f"{name}.npy", self.info.files[f"{name}.npy"][0] - size
-        data = self._read(file, *(() if rows is None else (start + np.asarray(rows, np.int64) * width, width)))
-        array = np.frombuffer(data, dtype, offset=start).reshape(shape)
+        width = dtype.itemsize * math.prod(shape[1:])
+        parts = () if rows is None else (HEADER + np.asarray(rows, np.int64) * width, width)
+        array = np.frombuffer(self._read(f"{name}.npy", *parts), dtype, offset=HEADER).reshape(shape)
         if name in ("keys", "values"):
             return array.view(DTYPES[self._layout.key_dtype if name == "keys" else self._layout.value_dtype])
         return array
@@ -95,8 +83,7 @@ class Shard:
         """Which rows are not deleted."""
         if self.info.deleted is None:
             return np.ones(self.info.rows, bool)
-        size = -(-self.info.rows // 8)
-        bits = np.frombuffer(self._read(self.info.deleted), np.uint8)[-size:]
+        bits = np.frombuffer(self._read(self.info.deleted), np.uint8, offset=HEADER)
         return ~np.unpackbits(bits, count=self.info.rows).astype(bool)
 
     def payloads(self, rows: Sequence[int] | Int[np.ndarray, " m"]) -> list[bytes]:
@@ -112,7 +99,7 @@ class Shard:
         rows = np.minimum(np.searchsorted(own, ids), self.info.rows - 1)
         return np.where((own[rows] == ids) & self.live()[rows], rows, -1)
 
-    def delete(self, rows: Int[np.ndarray, " m"], version: int) -> Shard:
+    def delete(self, rows: Int[np.ndarray, " m"], version: int) -> "Shard":
         """Writes that live rows are deleted from `version` on; the shard as that version has it."""
         live = self.live()
         live[rows] = False
@@ -136,68 +123,40 @@ class Shard:
                     found.append(self.folder / name)
         return found
 
-    @property
-    def checks_blocks(self) -> bool:
-        """Whether every read is compared with checksums; if not, `damaged` finds changed files."""
-        return all(self._expected(name) is not None for name in self.info.files)
-
     def _read(self, name: str, start: Any = None, length: Any = 0) -> mmap.mmap:
         """A mapped file. Compares the blocks of these parts with their checksums first; `start` None: all blocks."""
-        size = self.info.files[name][0]
-        with (self.folder / name).open("rb") as file:  # `np.memmap` takes three times as long
+        path, (size, crc) = self.folder / name, self.info.files[name]
+        with path.open("rb") as file:  # `np.memmap` takes three times as long
             status = os.fstat(file.fileno())
             if (found := status.st_size) != size:
-                raise ValueError(f"{self.folder / name} has {found} bytes now, not {size}: copy the memory again")
+                raise ValueError(f"{path} has {found} bytes now, not {size}: copy the memory again")
             data = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ)
+        block = BLOCK if size > BLOCK and name in WRITTEN and CHECKSUMS in self.info.files else size
         identity = status.st_dev, status.st_ino, status.st_ctime_ns
         if name not in self._unread or self._unread[name][0] != identity:
-            self._unread[name] = identity, np.ones(-(-size // BLOCK), bool)
+            self._unread[name] = identity, np.ones(-(-size // block), bool)
         unread = self._unread[name][1]
-        if not unread.any() or (expected := self._expected(name)) is None:
+        if not unread.any():
             return data
         touched = unread
         if start is not None:
             begun = np.zeros(len(unread) + 1, np.int64)  # parts that begin in a block, less those that have ended
-            np.add.at(begun, start // BLOCK, 1)
-            np.add.at(begun, (start + length - 1) // BLOCK + 1, -1)
+            np.add.at(begun, start // block, 1)
+            np.add.at(begun, (start + length - 1) // block + 1, -1)
             touched = unread & (np.cumsum(begun[:-1]) > 0)
-        for block in np.flatnonzero(touched).tolist():
-            if google_crc32c.value(data[block * BLOCK : (block + 1) * BLOCK]) != expected[block]:
-                raise ValueError(_changed(self.folder / name))
+        expected = [crc] if block == size else self._block_checksums[name]
+        for number in np.flatnonzero(touched).tolist():
+            within = range(number * block, min((number + 1) * block, size), BLOCK)
+            if functools.reduce(google_crc32c.extend, (data[at : at + BLOCK] for at in within), 0) != expected[number]:
+                raise ValueError(f"{path} has changed since it was written: copy the memory again")
         unread[touched] = False
         return data
 
-    def _expected(self, name: str) -> Sequence[int] | np.ndarray | None:
-        """The CRC-32C of each block of a file; None if only that of the whole file is known."""
-        size, crc = self.info.files[name]
-        if size <= BLOCK:
-            return [crc]
-        if name not in WRITTEN or CHECKSUMS not in self.info.files:
-            return None
-        first = sum(-(-self.info.files[before][0] // BLOCK) for before in WRITTEN[: WRITTEN.index(name)])
-        return self._block_checksums[first : first - (-size // BLOCK)]
-
     @functools.cached_property
-    def _block_checksums(self) -> np.ndarray:
-        path = self.folder / CHECKSUMS
-        data = path.read_bytes()
-        if google_crc32c.value(data) != self.info.files[CHECKSUMS][1]:
-            raise ValueError(_changed(path))
-        return np.load(io.BytesIO(data), allow_pickle=False)
-
-
-class StoredRows(NamedTuple):
-    """Rows as the files hold them; `payloads` are objects, so that all fields are indexed alike."""
-
-    ids: Int[np.ndarray, " n"]
-    source: Int[np.ndarray, " n"]
-    version: Int[np.ndarray, " n"]
-    keys: np.ndarray
-    values: np.ndarray
-    payloads: np.ndarray
-
-    def take(self, at: slice | Int[np.ndarray, " m"]) -> StoredRows:
-        return StoredRows(*(column[at] for column in self))
+    def _block_checksums(self) -> dict[str, np.ndarray]:
+        ends = np.cumsum([-(-self.info.files[name][0] // BLOCK) for name in WRITTEN])
+        parts = np.split(np.frombuffer(self._read(CHECKSUMS), np.uint32, offset=HEADER), ends[:-1])
+        return dict(zip(WRITTEN, parts, strict=True))
 
 
 def stored_rows(
@@ -207,17 +166,16 @@ def stored_rows(
     version: int | Int[np.ndarray, " n"],
     keys: Any,
     values: Any,
-) -> StoredRows:
-    """Items with their keys [n k] and values [n c d].
-
-    Raises ValueError for other numbers or shapes of them, an unknown source, keys and values that are not finite, or
-    not any more in the layout's dtype, and as `pack`."""
+) -> dict[str, np.ndarray]:
+    """Columns of items with their keys [n k] and values [n c d]. Raises ValueError for other numbers or shapes of them,
+    an unknown source, keys and values that are not finite in the layout's dtype, and as `pack`."""
     n = len(items)
     source = np.array([layout.number(item.source) for item in items], np.uint8)
     payloads = np.array([pack(item) for item in items], object)
     keys = _stored("keys", keys, (n, layout.key_dim), layout.key_dtype, ids)
     values = _stored("values", values, (n, *layout.value_shape), layout.value_dtype, ids)
-    return StoredRows(ids, source, np.broadcast_to(np.int32(version), n), keys, values, payloads)
+    versions = np.broadcast_to(np.int32(version), n)
+    return {"ids": ids, "source": source, "version": versions, "keys": keys, "values": values, "payloads": payloads}
 
 
 class ShardWriter:
@@ -229,29 +187,31 @@ class ShardWriter:
         self._write_headers()
         self._files["offsets.npy"].write(np.zeros(1, np.int64).tobytes())
 
-    def append(self, rows: StoredRows) -> None:
-        """Appends rows; their ids rise, also from call to call."""
-        ids, lengths = rows.ids, [len(payload) for payload in rows.payloads]
+    def append(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Appends `stored_rows`; their ids rise, also from call to call."""
+        ids, ends = rows["ids"], self._blob + np.cumsum([len(payload) for payload in rows["payloads"]], dtype=np.int64)
         assert len(ids) and self._last < ids[0] and (np.diff(ids) > 0).all()
-        arrays = rows._asdict() | {"offsets": self._blob + np.cumsum(lengths, dtype=np.int64)}
         for name, (dtype, _) in _file_types(self._layout, len(ids)).items():
-            self._files[f"{name}.npy"].write(np.ascontiguousarray(arrays[name], dtype).data)
-        self._files[PAYLOAD].write(b"".join(rows.payloads))
+            column = ends if name == "offsets" else rows[name]
+            self._files[f"{name}.npy"].write(np.ascontiguousarray(column, dtype).data)
+        self._files[PAYLOAD].write(b"".join(rows["payloads"]))
         self._first = self._first if self.rows else int(ids[0])
-        self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(arrays["offsets"][-1])
-        self._counts += np.bincount(rows.source, minlength=len(self._counts))
+        self.rows, self._last, self._blob = self.rows + len(ids), int(ids[-1]), int(ends[-1])
+        self._counts += np.bincount(rows["source"], minlength=len(self._counts))
 
-    def finish(self, name: str) -> None:
-        """Writes the headers and checksums, and makes `info`, the manifest's entry of a shard called `name`."""
+    def finish(self, folder: Path, name: str) -> ShardInfo:
+        """Writes the headers and, into `folder`, the checksums; the manifest's entry of a shard called `name`."""
         self._write_headers()
         files, blocks = {}, []
-        for file_name in WRITTEN:
-            files[file_name], own = _checksums(self._files[file_name])
+        for file_name, file in self._files.items():
+            files[file_name], own = _checksums(file)
             blocks += own
-        if len(blocks) > len(WRITTEN):
-            np.save(self._files[CHECKSUMS], np.array(blocks, np.uint32))
-            files[CHECKSUMS], _ = _checksums(self._files[CHECKSUMS])
+        if len(blocks) > len(files):
+            with (folder / CHECKSUMS).open("w+b") as file:
+                np.save(file, np.array(blocks, np.uint32))
+                files[CHECKSUMS], _ = _checksums(file)
         self.info = ShardInfo(name, self.rows, self._first, self._last, tuple(self._counts.tolist()), None, files)
+        return self.info
 
     def _write_headers(self) -> None:
         """Writes the headers of the arrays, twice: NumPy leaves room in them for any length."""
@@ -263,16 +223,11 @@ class ShardWriter:
 
 @contextlib.contextmanager
 def new_shard(folder: Path, name: str, layout: Layout) -> Iterator[ShardWriter]:
-    """A writer. When the body has ended well, the shard appears as `folder / name` with its `shard.json`, and the
-    writer has its `info`."""
+    """A writer. When the body ends well, the shard appears as `folder / name`, and the writer has its `info`."""
     with atomic_folder(folder / name, durable=True) as temporary, contextlib.ExitStack() as stack:
-        names = *WRITTEN, CHECKSUMS
-        writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in names}, layout)
+        writer = ShardWriter({one: stack.enter_context((temporary / one).open("w+b")) for one in WRITTEN}, layout)
         yield writer
-        writer.finish(name)
-        if CHECKSUMS not in writer.info.files:
-            (temporary / CHECKSUMS).unlink()
-        (temporary / INFO).write_text(json.dumps(vars(writer.info)), "utf-8")
+        (temporary / INFO).write_text(json.dumps(vars(writer.finish(temporary, name))), "utf-8")
 
 
 def _file_types(layout: Layout, rows: int) -> dict[str, tuple[np.dtype, tuple[int, ...]]]:
@@ -292,13 +247,12 @@ def _file_dtype(dtype: str) -> np.dtype:
 
 
 def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.ndarray) -> np.ndarray:
-    """Keys or values as the files hold them."""
     array = np.asarray(array)
     if array.shape[:1] != shape[:1]:
         raise ValueError(f"{shape[0]} items, {name} are {list(array.shape)}: give one row for each item")
     if array.shape != shape:
         shapes = f"{name} are {list(array.shape)}, this memory's are {list(shape)}"
-        raise ValueError(f"{shapes}; use the encoder it names, and load the memory again if another took its place")
+        raise ValueError(f"{shapes}: use the encoder it names, and load it again if another took its place")
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is an infinity, which is reported
         cast = array.astype(DTYPES[dtype], copy=False)
     finite = np.isfinite(cast.astype(np.float32, copy=False)).reshape(len(ids), -1).all(1)
@@ -310,13 +264,8 @@ def _stored(name: str, array: Any, shape: tuple[int, ...], dtype: str, ids: np.n
 def _checksums(file: BinaryIO) -> tuple[tuple[int, int], list[int]]:
     """(bytes, CRC-32C) of a file, and the CRC-32C of each block."""
     file.seek(0)  # and flush
-    whole, size, blocks = google_crc32c.Checksum(), 0, []
+    whole, blocks = 0, []
     while block := file.read(BLOCK):
-        whole.update(block)
-        size += len(block)
+        whole = google_crc32c.extend(whole, block)
         blocks.append(google_crc32c.value(block))
-    return (size, int.from_bytes(whole.digest(), "big")), blocks
-
-
-def _changed(path: Path) -> str:
-    return f"{path} has changed since it was written: copy the memory again"
+    return (file.tell(), whole), blocks

@@ -1,16 +1,12 @@
 """One version of a memory on the disk, to read, and a change that becomes the next version.
 
-Of a snapshot nothing is held in RAM for an item. An id is found by bisection in the shards whose range it is in; its
-key, value and payload are read through maps of their files, and compared with checksums (`shards.py`). So opening takes
-about a millisecond a shard, however large it is.
-
-A change is items in shards that no manifest names yet, and the ids of those to be deleted:
+Of a snapshot nothing is held in RAM for an item: an id is found by bisection in the shards whose range it is in, its
+key, value and payload are read through maps of their files. A change is items in shards that no manifest names yet, and
+the ids of those to be deleted; each call writes a shard, so a change of any size takes the RAM of one call:
 
     with memory.changing() as change:            # one version more at the end, or nothing at all
         for items, keys, values in batches:
             change.add(items, keys, values)
-
-Each call writes a shard, so a change of any size takes the RAM of one call.
 """
 
 import secrets
@@ -61,18 +57,17 @@ class Snapshot:
         return self.manifest.counts
 
     def __len__(self) -> int:
-        """Live items."""
         return sum(self.sources.values())
 
     def items(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> list[Item]:
         """The items. Raises ValueError for an id that is not there."""
-        home, row = self.find(ids)
+        wanted, (home, row) = ids_of(ids).tolist(), self.find(ids)
         found: list[Any] = [None] * len(home)
         for number in np.unique(home):
             at, shard = np.flatnonzero(home == number), self.shards[number]
-            sources, own_ids = (shard.array(name, row[at])[row[at]].tolist() for name in ("source", "ids"))
-            for place, payload, source, own_id in zip(at, shard.payloads(row[at]), sources, own_ids, strict=True):
-                found[place] = unpack(payload, self.layout.sources[source], own_id)
+            sources = shard.array("source", row[at])[row[at]].tolist()
+            for place, payload, source in zip(at.tolist(), shard.payloads(row[at]), sources, strict=True):
+                found[place] = unpack(payload, self.layout.sources[int(source)], wanted[place])
         return found
 
     def keys(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> np.ndarray:
@@ -127,11 +122,8 @@ class Snapshot:
         """(shard, row) of each id. Raises as `items`."""
         wanted = ids_of(ids)
         home, row = self.locate(wanted)
-        if (home < 0).any():
-            missing = wanted[home < 0]
-            raise ValueError(
-                f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; give ids that a search has found"
-            )
+        if len(missing := wanted[home < 0]):
+            raise ValueError(f"{len(missing)} ids are not in {self.folder}, {missing[0]} first; give ids of its items")
         return home, row
 
     def locate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,62 +141,56 @@ class Snapshot:
 
 
 class Change:
-    """The next version of a memory, in progress."""
-
     def __init__(self, before: Snapshot, version: int):
-        self._before, self._version, self._next = before, version, before.manifest.next_id
+        self._before, self._version, self.next_id = before, version, before.manifest.next_id
         self._written: list[Shard] = []
-        self._edited: list[np.ndarray] = []  # ids, as are the next
-        self._deleted: list[np.ndarray] = []
+        self._edited, self._deleted = ids_of([]), ids_of([])
 
     def add(self, items: Sequence[Item], keys: Any, values: Any) -> list[int]:
-        """New items; their ids. Raises ValueError for an id that is there, and as `shards.stored_rows`; then nothing of
-        this call was written."""
+        """New items; their ids. Raises ValueError, having written nothing, for an id that is there, and as
+        `shards.stored_rows`."""
         ids = self._with_new_ids(items)
         if min(ids, default=0) < 0:
             raise ValueError(f"id {min(ids)} is below 0, which stands for nothing found; give another, or none")
-        home, _ = self._before.locate(ids_of(ids))
-        taken = [number for number, at in zip(ids, home, strict=True) if at >= 0]
-        if taken:
+        if len(taken := ids_of(ids)[self._before.locate(ids_of(ids))[0] >= 0]):
             raise ValueError(f"{len(taken)} ids are in {self._before.folder} already, {taken[0]} first; edit those")
         self._write(items, ids, keys, values)
         return ids
 
     def edit(self, items: Sequence[Item], keys: Any, values: Any) -> None:
-        """Items in the place of those with their ids. Raises ValueError for an id that is not there, and as
-        `shards.stored_rows`; then nothing of this call was written."""
+        """Items in the place of those with their ids. Raises ValueError, having written nothing, for an id that is not
+        there, and as `shards.stored_rows`."""
         ids = [item.id for item in items if item.id is not None]
         if len(ids) < len(items):
             raise ValueError("an item to edit has no id; give it the one that it has in the memory, or add it")
         self._before.find(ids)
         self._write(items, ids, keys, values)
-        self._edited.append(ids_of(ids))
+        self._edited = np.append(self._edited, ids_of(ids))
 
     def delete(self, ids: Sequence[int] | Int[np.ndarray, " n"]) -> None:
         """Deletes items. Raises ValueError for an id that is not there."""
         self._before.find(ids)
-        self._deleted.append(ids_of(ids))
+        self._deleted = np.append(self._deleted, ids_of(ids))
 
     def reserve(self, number: int) -> None:
         """Leaves the ids below to items that bring them: new ones are not smaller."""
-        self._next = max(self._next, number)
+        self.next_id = max(self.next_id, number)
 
-    def finish(self) -> tuple[int, list[Shard]] | None:
-        """The next id and the shards of the next version, all files written; None: nothing has changed. Raises
-        ValueError for an id that was both edited and deleted."""
-        edited, deleted = (np.concatenate([ids_of([]), *ids]) for ids in (self._edited, self._deleted))
-        if len(both := np.intersect1d(edited, deleted)):
+    def finish(self) -> list[Shard] | None:
+        """The shards of the next version, all files written; None: nothing has changed. Raises ValueError for an id
+        that was both edited and deleted."""
+        if len(both := np.intersect1d(self._edited, self._deleted)):
             raise ValueError(f"id {both[0]} is edited and deleted in one change; do one of them, or make two changes")
-        home, row = self._before.find(np.concatenate([edited, deleted]))
+        home, row = self._before.find(np.append(self._edited, self._deleted))
         if not self._written and not len(home):
             return None
         shards = [*self._before.shards, *self._written]
         for number in np.unique(home):
             shards[number] = shards[number].delete(row[home == number], self._version)
-        return self._next, shards
+        return shards
 
     def _with_new_ids(self, items: Sequence[Item]) -> list[int]:
-        first = max([self._next - 1, *(item.id for item in items if item.id is not None)]) + 1
+        first = max([self.next_id - 1, *(item.id for item in items if item.id is not None)]) + 1
         missing = sum(item.id is None for item in items)
         if missing and first + missing > MOST_IDS:
             raise ValueError(f"no id is left behind {first - 1}; give the items ids of their own")
@@ -218,18 +204,16 @@ class Change:
         before, numbers = self._before, ids_of(ids)
         order = np.argsort(numbers)
         rising = numbers[order]
-        twice = rising[1:][np.diff(rising) == 0]
-        for shard in self._written:
-            if not len(twice) and rising[0] <= shard.info.last and shard.info.first <= rising[-1]:
-                twice = rising[shard.find(rising) >= 0]
+        near = [one for one in self._written if rising[0] <= one.info.last and one.info.first <= rising[-1]]
+        twice = np.concatenate([rising[1:][np.diff(rising) == 0], *(rising[one.find(rising) >= 0] for one in near)])
         if len(twice):
             raise ValueError(f"id {twice[0]} is there twice in one change; give each item an id of its own")
         rows = stored_rows(before.layout, items, numbers, self._version, keys, values)
         name = shard_name(self._version, len(self._written))
         with new_shard(before.folder, name, before.layout) as writer:
-            writer.append(rows.take(order))
+            writer.append({name: column[order] for name, column in rows.items()})
         self._written.append(Shard(before.folder, writer.info, before.layout))
-        self._next = max(self._next, max(ids) + 1)
+        self.reserve(max(ids) + 1)
 
 
 def _gather(shards: Sequence[Shard], name: str, layout: Layout, home: np.ndarray, row: np.ndarray) -> np.ndarray:

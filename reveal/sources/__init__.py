@@ -1,11 +1,11 @@
 """Knowledge and questions in published formats, one reader for each format.
 
-`Items` and `Questions` know a format by the name of its reader; docs/reveal-data.md, "Published sets", has the table of
-readers, their files and options, and each reader's docstring what becomes an item or a question.
+`Items` and `Questions` know a format by the name of its reader (docs/reveal-data.md, "Published sets", has the table);
+each reader's docstring says what becomes an item or a question.
 
     for item in Items("wikidata", "wikidata5m_all_triplet.txt", {"names": "wikidata5m_entity.txt"}): ...
 
-Readers are generators of records; `records` turns those into items and questions. A further format is a generator and a
+Readers are generators of records, which `records` turns into items and questions. A further format is a generator and a
 line in `registry`.
 """
 

@@ -13,8 +13,6 @@ stemmed ("surf"), its `raw_answer` is what was typed ("surfing"): `answer="raw_a
 
 VQA-v2 is knowledge too (123,287 items in the paper): all questions about an image with their answers. It shares images
 with OK-VQA's validation set, which have to be left out (`held_out.py`).
-
-Plain JSON, checked row by row here: no package among the dependencies reads these files.
 """
 
 import collections
@@ -24,7 +22,7 @@ from typing import Any
 
 from common.io.tensor_files import read_json
 from reveal.sources.images import coco_names
-from reveal.sources.records import Record, Skips
+from reveal.sources.records import Record, Skips, has
 from reveal.sources.wikidata import listed
 
 NAMES = ("file_name", "filename", "open_images_id", "coco_url", "flickr_url")  # of an image, beside its number
@@ -37,46 +35,43 @@ def vqa(
 ) -> Iterator[Record]:
     """VQA-v2 and OK-VQA; `annotations` None is a test set, `answer` an entry of an annotator's answer. Metadata: the
     `answer_type` if there is one."""
-    answers_of: dict[Any, tuple[str, ...]] = {}
-    types: dict[Any, Any] = {}
+    given: dict[int, tuple[tuple[str, ...], Any]] = {}  # answers and their type
     if annotations is not None:
         for row in rows_of(read_json(annotations, object), "annotations", annotations):
             if isinstance(row.get("question_id"), int):
-                texts = [entry.get(answer) for entry in _list(row.get("answers")) if isinstance(entry, dict)]
-                answers_of[row["question_id"]], types[row["question_id"]] = _texts(texts), row.get("answer_type")
+                given[row["question_id"]] = _texts(row.get("answers"), answer), row.get("answer_type")
     for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {row.get('question_id', number)}"
-        if _has(row, where, skips, question_id=int, image_id=int, question=str):
-            answers = answers_of.get(row["question_id"], ())
+        if has(row, where, skips, question_id=int, image_id=int, question=str):
+            answers, kind = given.get(row["question_id"], ((), None))
             fault = NO_ANSWER if annotations is not None and not answers else ""
             question = {"text": row["question"], "answers": answers, "fault": fault}
-            kind = types.get(row["question_id"])
             metadata = {} if kind is None else {"answer_type": str(kind)}
-            yield Record(row["question_id"], where, **_image_of(row["image_id"]), **question, metadata=metadata)
+            yield Record(row["question_id"], where, None, (row["image_id"],), **question, metadata=metadata)
 
 
 def vqa_images(path: str | Path, annotations: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """ "Question: .. Answer: a, b" for all questions about an image, by its number; different answers occur once, the
-    commonest first."""
+    """Texts "Question: .. Answer: a, b" for all questions about an image, different answers once, the commonest
+    first."""
     texts: dict[int, list[str]] = {}
     for record in vqa(path, annotations, skips=skips):
         if record.fault:
             skips.add(record.fault, record.where)
             continue
         answers = ", ".join(text for text, _ in collections.Counter(record.answers).most_common())
-        texts.setdefault(int(record.names[0]), []).append(f"Question: {record.text} Answer: {answers}")
+        texts.setdefault(int(record.find[0]), []).append(f"Question: {record.text} Answer: {answers}")
     for number, about in texts.items():
-        yield Record(number, f"{path} picture {number}", **_image_of(number), fields={"text": " ".join(about)})
+        yield Record(number, f"{path} picture {number}", None, (number,), fields={"text": " ".join(about)})
 
 
 def aokvqa(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """A-OKVQA; ids are places in the list, its own are no numbers. The test set has no answers. Metadata: the row."""
     for number, row in enumerate(rows_of(read_json(path, object), "questions", path)):
         where = f"{path} question {number}"
-        if _has(row, where, skips, image_id=int, question=str):
+        if has(row, where, skips, image_id=int, question=str):
             group = "difficult" if row.get("difficult_direct_answer") else ""
             question = {"text": row["question"], "answers": _texts(row.get("direct_answers")), "group": group}
-            yield Record(number, where, **_image_of(row["image_id"]), **question, metadata=row)
+            yield Record(number, where, None, (row["image_id"],), **question, metadata=row)
 
 
 def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
@@ -85,10 +80,10 @@ def captions(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     captions_of: dict[Any, list[str]] = {}
     for row in rows_of(data, "annotations", path, needed=False):
         if isinstance(row.get("image_id"), int):
-            captions_of.setdefault(row["image_id"], []).extend(text.strip() for text in _texts([row.get("caption")]))
+            captions_of.setdefault(row["image_id"], []).extend(map(str.strip, _texts([row], "caption")))
     for number, row in enumerate(rows_of(data, "images", path)):
         where = f"{path} picture {number}"
-        if _has(row, where, skips, id=int):
+        if has(row, where, skips, id=int):
             yield _described(row["id"], where, row, captions_of.get(row["id"], ()), str(row.get("domain") or ""))
 
 
@@ -97,9 +92,9 @@ def karpathy(path: str | Path, splits: str | Sequence[str] = ("train", "restval"
     chosen = listed(splits)
     for number, row in enumerate(rows_of(read_json(path, object), "images", path)):
         where = f"{path} picture {number}"
-        if _has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
-            raw = [sentence.get("raw") for sentence in _list(row.get("sentences")) if isinstance(sentence, dict)]
-            yield _described(row["cocoid"], where, row, [text.strip() for text in _texts(raw)], row["split"])
+        if has(row, where, skips, cocoid=int, split=str) and row["split"] in chosen:
+            texts = [text.strip() for text in _texts(row.get("sentences"), "raw")]
+            yield _described(row["cocoid"], where, row, texts, row["split"])
 
 
 def karpathy_by_number(
@@ -134,18 +129,6 @@ def _described(number: int, where: str, row: Row, texts: Sequence[str], group: s
     return Record(number, where, None, find, image_names(row), fields=fields, answers=tuple(texts), group=group)
 
 
-def _image_of(number: int) -> dict[str, Any]:
-    return {"find": (number,), "names": (str(number),)}
-
-
-def _has(row: Row, where: str, skips: Skips, **types: type) -> bool:
-    """Whether the entries are there and of these types; counted if not."""
-    wrong = [name for name, kind in types.items() if not isinstance(row.get(name), kind)]
-    if wrong:
-        skips.add(f"without {wrong[0]}", where)
-    return not wrong
-
-
 def _coco_number(row: Row) -> int | None:
     """COCO's: `cocoid`, or an `id` that is in the file's name too, or that alone is given."""
     if isinstance(row.get("cocoid"), int):
@@ -155,9 +138,9 @@ def _coco_number(row: Row) -> int | None:
     return number if isinstance(number, int) and is_own else None
 
 
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(one for one in _list(value) if isinstance(one, str))
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _texts(value: Any, entry: str | None = None) -> tuple[str, ...]:
+    """The texts in a list, or of this entry of the objects in it."""
+    found = value if isinstance(value, list) else []
+    if entry is not None:
+        found = [one.get(entry) for one in found if isinstance(one, dict)]
+    return tuple(one for one in found if isinstance(one, str))

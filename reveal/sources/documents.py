@@ -11,8 +11,8 @@ any. An item's fields are
     text     the passage
     from     {"file": path in the folder, "part": number of the passage, "parts": how many, "crc": of the files}
 
-`from` is no text, so no network reads it; by it `reveal watch` knows what to replace. All other files are counted by
-name. Markdown, HTML and PDF need the extra `documents`.
+`from` is no text, so no network reads it; by it `reveal watch` knows what to replace. Markdown, HTML and PDF need the
+extra `documents`.
 """
 
 import contextlib
@@ -23,14 +23,15 @@ import re
 import time
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.io.images import READABLE
 from reveal.memory.engines.engine import optional
 from reveal.memory.items import Item
-from reveal.sources.folder import Empty, groups
-from reveal.sources.records import NO_HANDLES, Record, Skips
+from reveal.sources.folder import Empty, groups, image_and_texts
+from reveal.sources.records import Record, Skips, attempt
 
 TEXTS = (".txt", ".md", ".markdown", ".html", ".htm", ".pdf")
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
@@ -48,39 +49,30 @@ def records(
         raise ValueError(f"words={words}, overlap={overlap}: passages are longer than what they share")
     number, folder = 0, Path(path)
     for files in groups(folder, TEXTS, skips):
-        if only is not None and _name(folder, files) not in only:
-            continue
-        for record in records_of(folder, files, words, overlap, skips):
-            yield record._replace(number=number)
-            number += 1
+        if only is None or _name(folder, files) in only:
+            for record in records_of(folder, files, words, overlap, skips):
+                yield record._replace(number=number)
+                number += 1
 
 
 def records_of(folder: Path, files: list[Path], words: int, overlap: int, skips: Skips) -> Iterator[Record]:
     """The items of files of one name: the image first, with the first passage."""
-    images = [file for file in files if file.suffix.lower() in READABLE]
-    for spare in images[1:]:
-        skips.add("that share their name with another picture", str(spare))
-    image, main, name = next(iter(images), None), (images or files)[0], _name(folder, files)
+    image, texts = image_and_texts(files, skips)
+    name, main = _name(folder, files), image or files[0]
     if image is not None and image.is_file() and not image.stat().st_size:
         skips.add("that are empty", str(image))
         image = None
     passages: list[tuple[str, str]] = []
     checksum = _checksum(files)  # before they are read: what changes meanwhile is found later
-    for file in (file for file in files if file not in images):
-        try:
-            parts = sections(file)
-        except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in NO_HANDLES:
-                raise
-            skips.add("whose text cannot be read", f"{file} ({error})")
-            continue
-        cut = [(title, one) for title, text in parts for one in chunks(text, words, overlap)]
-        if not cut:
+    for file in texts:
+        parts = attempt(partial(sections, file), skips, str(file), "whose text cannot be read")
+        cut = [("" if image else title, one) for title, text in parts or () for one in chunks(text, words, overlap)]
+        if parts is not None and not cut:
             skips.add("without any text", str(file))
-        passages += [("" if image else title, one) for title, one in cut]
+        passages += cut
     for part in range(max(len(passages), image is not None)):
-        title, text = passages[part] if passages else ("", "")
-        fields = {key: value for key, value in (("title", title), ("text", text)) if value}
+        fields = dict(zip(("title", "text"), passages[part], strict=True)) if passages else {}
+        fields = {key: value for key, value in fields.items() if value}
         origin = {"file": name, "part": part + 1, "parts": max(len(passages), 1), "crc": checksum}
         where = f"{main}, part {part + 1}" if len(passages) > 1 else str(main)
         yield Record(0, where, image if part == 0 else None, names=(main.name,), fields={**fields, "from": origin})
@@ -111,13 +103,10 @@ def _checksum(files: Sequence[Path]) -> int:
     unless it was just written, since another change may have that time too."""
     checksum = 0
     for file in files:
-        try:
+        with contextlib.suppress(OSError):
             status = file.stat()
             crc = _crc if time.time_ns() - status.st_mtime_ns > RECENT else _crc.__wrapped__
             checksum = crc(file, status.st_size, status.st_mtime_ns, checksum)
-        except OSError as error:
-            if error.errno in NO_HANDLES:
-                raise
     return checksum
 
 
@@ -127,8 +116,8 @@ def _crc(file: Path, size: int, modified: int, before: int) -> int:
 
 
 def sections(file: Path) -> list[tuple[str, str]]:
-    """(title, text) of each section or page. Raises OSError; ValueError for a damaged or encrypted file; ImportError
-    without the extra."""
+    """(title, text) of each section or page. Raises OSError; ValueError for a damaged file; ImportError as
+    `optional`."""
     suffix, own = file.suffix.lower(), re.sub(r"[_-]+", " ", file.stem)
     if suffix == ".pdf":
         pypdf = optional("pypdf", "documents")

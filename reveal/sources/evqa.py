@@ -12,13 +12,11 @@
 | `wikipedia_url` | the page that has the answer; of 2_hop the two pages, `|` between them |
 | `wikipedia_url_used_in_train` | True or False: whether training asks about that page |
 
-Other columns (the evidence and its section, the category) are left unread. Cells may hold quotes, commas and line
-breaks; a quote that never ends is an error, for everything behind it would be one cell.
+Cells may hold quotes, commas and line breaks; a quote that never ends is an error: all behind it would be one cell. An
+image of a row is a question, whose id is 10 times the row's number, from 0, and the image's place in the row.
 
-**Images.** Those of Google Landmarks v2 are called by their id, in any folder. Those of iNaturalist 2021 are called
-otherwise: `names` are its `train.json` and `val.json`, {"images": [{"id", "file_name"}]}, or files {id: name}.
-
-Each image of a row is a question. Its id is 10 times the row's number, from 0, and the image's place in the row.
+Images of Google Landmarks v2 are called by their id, in any folder. Those of iNaturalist 2021 are called otherwise:
+`names` are its `train.json` and `val.json`, {"images": [{"id", "file_name"}]}, or files {id: name}.
 """
 
 import csv
@@ -41,16 +39,16 @@ NEXT, PART = "|", "&&"  # between answers, and between the parts of a list
 def records(
     path: str | Path, names: str | Sequence[str] = (), kinds: Sequence[str] = KINDS, most: int = MOST, *, skips: Skips
 ) -> Iterator[Record]:
-    """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row; `names` are files
-    with the file names of iNaturalist's images. Metadata: `references`, the answers as the file has them; `seen`,
-    whether training asks about the same page (None: unknown); `page`, the address of the one with the answer. Raises
-    ValueError for the columns of another file, an unknown kind, and `most` out of its range."""
+    """The questions of a .csv or .csv.gz, of some `kinds`, about the first `most` images of each row. Metadata:
+    `references`, the answers as the file has them; `seen`, whether training asks about the same page (None: unknown);
+    `page`, the address of the one with the answer. Raises ValueError for the columns of another file, an unknown kind,
+    and `most` out of its range."""
     unknown = [kind for kind in kinds if kind not in KINDS]
     if unknown or not 1 <= most <= MOST:
         raise ValueError(f"kinds are {list(kinds)}, most is {most}: choose of {', '.join(KINDS)}, and 1 to {MOST}")
     file_names = names_of([names] if isinstance(names, str) else names)
     for number, where, row in rows(path, skips):
-        answers = tuple(answer.strip() for answer in row["answer"].split(NEXT) if answer.replace(PART, " ").strip())
+        answers = tuple(answer for answer in parts_of(row["answer"], NEXT) if parts_of(answer, PART))
         text, kind = row["question"].strip(), row["question_type"].strip()
         if not text or not answers:
             skips.add("without an answer" if text else "without a question", where)
@@ -58,20 +56,21 @@ def records(
             skips.add("of an unknown question_type", where)
         elif kind in kinds:
             seen = {"true": True, "false": False}.get((row.get("wikipedia_url_used_in_train") or "").strip().lower())
-            question: dict[str, Any] = {"text": text, "answers": tuple(map(written, answers)), "group": kind}
+            # the parts of a list with commas between them, which is how they are scored
+            written = tuple(", ".join(parts_of(answer, PART)) for answer in answers)
+            question: dict[str, Any] = {"text": text, "answers": written, "group": kind}
             question["metadata"] = {"references": answers, "seen": seen, "page": row.get("wikipedia_url") or ""}
             for place, image in enumerate(ids_of(row, where, skips)[:most]):
                 lookup = {"find": (file_names.get(image, image),), "names": (image,)}
                 yield Record(MOST * number + place, f"{where} picture {image}", **lookup, **question)
 
 
-def written(answer: str) -> str:
-    """An answer as text: the parts of a list with commas between them, which is how they are scored."""
-    return ", ".join(part.strip() for part in answer.split(PART) if part.strip())
+def parts_of(text: str, separator: str) -> list[str]:
+    return [part.strip() for part in text.split(separator) if part.strip()]
 
 
 def rows(path: str | Path, skips: Skips) -> Iterator[tuple[int, str, dict[str, str]]]:
-    """(number of the row from 0, its name in messages, cells by column). Raises ValueError as `records`."""
+    """(number from 0, name in messages, cells by column) of each row. Raises ValueError as `records`."""
     csv.field_size_limit(max(csv.field_size_limit(), LARGEST))
     with open_text(require_file(path), newline="") as lines:
         reader, number = csv.DictReader(lines, strict=True), -1
@@ -107,7 +106,7 @@ def names_of(files: Sequence[str | Path]) -> dict[str, str]:
 
 def ids_of(row: Mapping[str, str], where: str, skips: Skips) -> list[str]:
     """The ids of a row's images; [], and counted, if there are none or too many."""
-    ids = [image.strip() for image in row["dataset_image_ids"].split(NEXT) if image.strip()]
+    ids = parts_of(row["dataset_image_ids"], NEXT)
     if not ids or len(ids) > MOST:
         skips.add(f"with more than {MOST} pictures" if ids else "without a picture", where)
         return []

@@ -5,17 +5,18 @@
     tern.png                                                an image alone
 
 Subfolders are read too; for documents (.md, .html, .pdf) there is `documents.py`. Items come in natural order of their
-names (`a2` before `a10`), and have `first_id` and the numbers after it, those that are left out counted too.
+names (`a2` before `a10`), and are numbered so, those that are left out counted too.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from natsort import natsorted
 
 from common.data.files import walk
 from common.io.images import READABLE
-from reveal.sources.records import NO_HANDLES, Record, Skips
+from reveal.sources.records import Record, Skips, attempt
 
 TEXT = ".txt"
 
@@ -27,26 +28,29 @@ class Empty(FileNotFoundError):
 def records(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """The items of a folder. Raises as `groups`."""
     for number, files in enumerate(groups(Path(path), (TEXT,), skips)):
-        images = [file for file in files if file.suffix.lower() != TEXT]
-        for spare in images[1:]:
-            skips.add("that share their name with another picture", str(spare))
-        image, fault, text = next(iter(images), None), "", ""
-        try:
-            texts = [file.read_text("utf-8-sig", "replace").strip() for file in files if file not in images]
-            text = next(iter(texts), "")
-        except OSError as error:
-            if error.errno in NO_HANDLES:
-                raise
-            fault = "whose text cannot be read"
+        image, texts = image_and_texts(files, skips)
+        where, text = str(files[0]), ""
+        if texts:
+            read = partial(texts[0].read_text, "utf-8-sig", "replace")
+            if (found := attempt(read, skips, where, "whose text cannot be read")) is None:
+                continue
+            text = found.strip()
         # whoever reads a link to nothing reports that
-        if not fault and (image.is_file() and not image.stat().st_size if image else not text):
-            fault = "that are empty"
-        fields = {"text": text} if text else {}
-        yield Record(number, str(files[0]), image, names=(files[0].name,), fault=fault, fields=fields)
+        empty = image.is_file() and not image.stat().st_size if image else not text
+        fields, fault = {"text": text} if text else {}, "that are empty" if empty else ""
+        yield Record(number, where, image, names=(files[0].name,), fault=fault, fields=fields)
+
+
+def image_and_texts(files: Sequence[Path], skips: Skips) -> tuple[Path | None, list[Path]]:
+    """The image among files of one name, and the texts; further images are counted."""
+    images = [file for file in files if file.suffix.lower() in READABLE]
+    for spare in images[1:]:
+        skips.add("that share their name with another picture", str(spare))
+    return next(iter(images), None), [file for file in files if file not in images]
 
 
 def groups(folder: Path, texts: Sequence[str], skips: Skips) -> list[list[Path]]:
-    """The images and texts of each name, in order; files of other kinds are counted. `texts` are suffixes. Raises
+    """The images and texts (of these suffixes) of each name, in order; other files are counted. Raises
     FileNotFoundError without the folder; `Empty` if there are none."""
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder}: no such folder; check the name")

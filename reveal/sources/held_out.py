@@ -4,14 +4,12 @@
 
 | file | an image is named by |
 | --- | --- |
-| .jsonl of the general format, InfoSeek's | `image_id`, else `image` |
-| .json of questions, of annotations, A-OKVQA's list | `image_id`, else `image` |
+| .jsonl of the general format and InfoSeek's; .json of questions, annotations, A-OKVQA | `image_id`, else `image` |
 | .json of "images": COCO's captions, NoCaps, Karpathy's split | file, addresses, `open_images_id`; COCO's number |
 | .csv of Encyclopedic-VQA | `dataset_image_ids` |
 
-The `id` of a question is no image's, and the `id` of an image only where it is COCO's: NoCaps numbers images of Open
-Images from 0. Addresses are compared with those of WIT and CC12M. Encyclopedic-VQA numbers iNaturalist's images, and
-COCO's that have such a number are left out as well. Lines of .jsonl that are no objects are nobody's question.
+NoCaps numbers images of Open Images from 0, so the `id` of an image counts only where it is COCO's. Encyclopedic-VQA
+numbers iNaturalist's images, and COCO's that have such a number are left out as well.
 """
 
 import contextlib
@@ -56,9 +54,10 @@ def image_ids(path: str | Path) -> frozenset[str]:
 def contents(folders: Sequence[Path]) -> frozenset[bytes]:
     """SHA-256 of every image file in some folders and below; a link to nothing has no content. Raises OSError."""
     found = set()
-    for path in (path for folder in folders for path in walk(folder, READABLE, hidden=True)):
-        with contextlib.suppress(FileNotFoundError):
-            found.add(hashlib.sha256(path.read_bytes()).digest())
+    for folder in folders:
+        for path in walk(folder, READABLE, hidden=True):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(hashlib.sha256(path.read_bytes()).digest())
     return frozenset(found)
 
 

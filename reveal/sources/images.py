@@ -1,11 +1,9 @@
 """The folder of images that records name, and the names by which evaluation images are kept out (the leak rule).
 
-VQA-v2 and COCO share images with OK-VQA's validation set, and so may the web. `without` names the images that knowledge
-and questions must not have, as their file calls them (`held_out.py` reads such names, `all_names` adds what other files
-call the same image). Names are the same
+VQA-v2 and COCO share images with OK-VQA's validation set, and so may the web. `held_out.py` reads the names of images
+that knowledge and questions must not have; `all_names` adds what other files call the same image. Names are the same
 
-- with suffix and without: `gull.jpg`, `gull`
-- whatever folder they are in: `q/gull.jpg` and `birds/gull.png` are one image, so call different ones differently
+- with suffix and without, and in whatever folder: `q/gull.jpg`, `birds/gull.png` and `gull` are one image
 - with blanks and with the underscores that Commons has for them: `Flag of France.png`, `Flag_of_France.png`
 - with COCO's number and in its names: `42`, `000000000042.jpg`, `COCO_val2014_000000000042.jpg`
 
@@ -28,12 +26,9 @@ SUFFIX = re.compile(r"\.[A-Za-z]\w{1,4}$")
 
 
 class ImageFolder:
-    """The images in a folder and below, found by whatever name a source uses.
-
-    A file is found by its path or its name, with or without suffix, with blanks or underscores for them; by the number
-    in COCO's names; and by an address whose last part is its name, or of which its stem is the MD5, SHA-1 or SHA-256 in
-    hexadecimal digits. Where names are alike, the first in order counts.
-    """
+    """The images in a folder and below, found by path or name, with or without suffix, with blanks or underscores for
+    them; by the number in COCO's names; and by an address whose last part is the name, or of which the stem is the MD5,
+    SHA-1 or SHA-256 in hexadecimal digits. Where names are alike, the first in order counts."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)

@@ -6,14 +6,9 @@ A JSON object a line. The answer to show and those that count are two fields; th
      "answer": ["Hero"], "answer_eval": ["Hero", "Heron"], "data_split": "val_unseen_question"}
     {..., "answer": ["61 metre"], "answer_eval": [{"wikidata": 61.0, "range": [54.9, 67.1]}], ...}
 
-Two files more are joined by `data_id`:
-
-| file | a line | what for |
-| --- | --- | --- |
-| `infoseek_val_qtype.jsonl` | `data_id`, `question_type`: String, Numerical or Time | scores by kind |
-| `infoseek_val_withkb.jsonl` | `data_id`, `entity_id`, `entity_text` | the thing in the image |
-
-Without the first, a question with a range is numerical and any other counts as string, which scores the same.
+Two files more are joined by `data_id`: `infoseek_val_qtype.jsonl` with `question_type` (String, Numerical or Time), for
+scores by kind, and `infoseek_val_withkb.jsonl` with `entity_id`, the thing in the image. Without the first, a question
+with a range is numerical and any other counts as string, which scores the same.
 
 Images are OVEN's, `oven_04990048.jpg` in any folder. A question's id is the number of its line, from 0.
 """
@@ -24,7 +19,7 @@ from typing import Any, TypeGuard
 
 from reveal.metrics.infoseek import SPLITS, Span
 from reveal.sources.jsonl import objects
-from reveal.sources.records import Record, Skips
+from reveal.sources.records import Record, Skips, has
 
 KINDS = ("string", "time", "numerical")
 TOLERANCE = 0.1  # of a number that has no range
@@ -36,26 +31,25 @@ def records(
     """The questions of a .jsonl or .jsonl.gz, without an answer too; `types` and `entities` are the other files.
 
     Metadata: `id` (`data_id`), `kind` (of `KINDS`), `split` (of `SPLITS`, else the file's), `references` (answers that
-    count; () for numbers), `range` (the least and the largest number that count; None for texts), `entity` (Wikidata's
-    id of the thing in the image; "" if unknown)."""
+    count; () for numbers), `range` (least and largest number that count; None for texts), `entity` ("": unknown)."""
     kinds, things = _joined(types, "question_type", skips), _joined(entities, "entity_id", skips)
     seen: set[str] = set()
     for number, where, row in objects(path, skips):
-        lacking = [name for name in ("data_id", "image_id", "question") if not isinstance(row.get(name), str)]
-        if lacking or row["data_id"] in seen:
-            skips.add(f"without {lacking[0]}" if lacking else "whose data_id came before", where)
+        if not has(row, where, skips, data_id=str, image_id=str, question=str):
             continue
-        name, image = row["data_id"], row["image_id"]
+        if row["data_id"] in seen:
+            skips.add("whose data_id came before", where)
+            continue
+        name, image, counts = row["data_id"], row["image_id"], row.get("answer_eval")
         seen.add(name)
-        span, references = span_of(row.get("answer_eval")), _texts(row.get("answer_eval"))
-        kind = kinds.get(name, "").lower()
+        span, kind = span_of(counts), kinds.get(name, "").lower()
         kind = kind if kind in KINDS else "string" if span is None else "numerical"
         split = row["data_split"] if isinstance(row.get("data_split"), str) else ""
         split = next((one for one in SPLITS if split.endswith(one)), split)
         question = {"text": row["question"].strip(), "answers": _texts(row.get("answer")), "group": split}
-        metadata = {"id": name, "kind": kind, "split": split, "references": references, "range": span}
-        metadata["entity"] = things.get(name, "")
-        yield Record(number, where, None, (image,), (image,), metadata=metadata, **question)
+        metadata = {"id": name, "kind": kind, "split": split, "entity": things.get(name, "")}
+        metadata |= {"references": _texts(counts), "range": span}
+        yield Record(number, where, None, (image,), metadata=metadata, **question)
 
 
 def span_of(value: Any) -> Span | None:
@@ -74,7 +68,6 @@ def span_of(value: Any) -> Span | None:
 
 
 def _joined(path: str | Path | None, field: str, skips: Skips) -> dict[str, str]:
-    """A field of another file, by `data_id`."""
     if path is None:
         return {}
     rows = (row for _, _, row in objects(path, skips))

@@ -12,8 +12,7 @@ Questions, one a line; `answers` are those of all annotators, `gold` and `negati
 
 Without `id` the number of the line, from 0, counts, and without `source` the reader's; null is as if nothing were said.
 Images are sought in `images`, by default the folder of the file; a name that leads out of it, also by links, is as if
-there were no file. `image_id` may say what the image is called elsewhere, for the leak rule; else `image` does. A file
-may end in .gz. Lines with NaN or Infinity are no JSON.
+there were no file. `image_id` may say what the image is called elsewhere, for the leak rule; else `image` does.
 """
 
 import math
@@ -37,10 +36,8 @@ def items(path: str | Path, images: str | Path | None = None, *, skips: Skips) -
         fields = {name: value for name, value in entry.items() if name not in NO_FIELDS and value != ""}
         number, source = entry.get("id", number), entry.get("source", "")
         fault = ""
-        if image is None and entry.get("image", "") != "":
-            fault = MISSING
-        elif not fields and image is None:
-            fault = "with neither text nor picture"
+        if image is None and (entry.get("image", "") != "" or not fields):
+            fault = MISSING if entry.get("image", "") != "" else "with neither text nor picture"
         elif not _is_id(number) or not isinstance(source, str):
             fault = "whose id is no whole number from 0 to 2^62 - 1, or whose source is no text"
         yield Record(number, where, image, names=(image_name(entry),), fault=fault, fields=fields, source=source)
@@ -87,27 +84,22 @@ def image_name(entry: Mapping[str, Any]) -> str:
 
 
 def lines_of(paths: Sequence[Path]) -> Iterator[str]:
-    """All texts in some files, for a tokenizer: lines, and of .jsonl every text in each object, without those that name
-    images. Raises ValueError for a line of .jsonl that is no JSON."""
+    """All texts in some files, for a tokenizer: lines, and of .jsonl the texts in each object, but for names of images.
+    Raises ValueError for a line of .jsonl that is no JSON."""
     for path in paths:
         with open_text(path) as file:
-            for line in filter(str.strip, file):
-                if ".jsonl" not in path.suffixes:
-                    yield line.strip()
-                    continue
-                yield from _texts(parse_json(line, f"{path}, {line.strip()[:40]!r}"))
+            for line in filter(None, map(str.strip, file)):
+                yield from _texts(parse_json(line, f"{path}, {line[:40]!r}") if ".jsonl" in path.suffixes else line)
 
 
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for name, one in value.items():
+    elif isinstance(value, dict | list):
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, one in entries:
             if name not in NO_TEXTS:
                 yield from _texts(one)
-    elif isinstance(value, list):
-        for one in value:
-            yield from _texts(one)
 
 
 def _image(entry: Mapping[str, Any], path: str | Path, images: str | Path | None) -> Path | None:

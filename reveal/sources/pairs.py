@@ -8,9 +8,9 @@ Tars (WebDataset) hold members that share their name up to the first dot, one af
 
     000000007.jpg    000000007.txt    000000007.json: {"caption": ..., "url": ..., "key": ...}
 
-`common.data.tar` says why the reader of tars is our own. The caption is that of .txt, else of .json. A tar is read from
-front to back; of an image that only a question names, its place is kept, not its bytes. Both make items (the paper has
-10,009,901 of CC12M) and images to describe. Ids are the numbers of lines, or of samples."""
+The caption is that of .txt, else of .json. A tar is read from front to back; of an image that only a question names,
+its place is kept, not its bytes. Both make items (the paper has 10,009,901 of CC12M) and images to describe. Ids are
+the numbers of lines, or of samples."""
 
 import contextlib
 from collections.abc import Iterator
@@ -31,12 +31,11 @@ def table(path: str | Path, *, skips: Skips) -> Iterator[Record]:
     """The lines of a table; images are found by the name or a hash of their address."""
     for number, (where, line) in enumerate(numbered_lines(path, ".tsv", ".tsv.gz")):
         address, _, text = line.strip("\r\n").partition("\t")
-        yield Record(number, where, find=(address,), names=(address,), **_caption(text))
+        yield Record(number, where, find=(address,), **_caption(text))
 
 
 def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
-    """The samples of a tar, of all in a folder, or of a pattern. Raises ValueError for a tar that is compressed or cut
-    short."""
+    """The samples of tars. Raises ValueError for one that is compressed or cut short."""
     number = -1
     for file in files_of(path, ".tar"):
         for key, sample in groupby(members(file), key=lambda member: key_and_suffix(member.member)[0]):
@@ -51,7 +50,6 @@ def tars(path: str | Path, *, skips: Skips) -> Iterator[Record]:
 
 
 def _caption(text: Any) -> dict[str, Any]:
-    """What a record says of its caption."""
     if not isinstance(text, str) or not text.strip():
         return {"fault": NO_CAPTION}
     return {"fields": {"text": text.strip()}, "answers": (text.strip(),)}

@@ -1,23 +1,19 @@
 """What all readers share: from the records of a file to items and questions, and the count of what was left out.
 
-A reader is a generator of `Record`s. It reads its file from the beginning to the end and holds one record, so a source
-may be larger than the RAM; and it opens no image. The rest is the same for all of them:
-
-    usable        leaves out images of an evaluation set, looks up the image, and leaves out what has a fault
-    as_item       reads the image file
-    as_question   keeps the path of the image, or its place in a tar
+A reader is a generator of `Record`s that reads its file from beginning to end, holds one record, and opens no image:
+a source may be larger than the RAM. For all of them `usable` looks up the images and leaves out those of evaluation
+sets and what has a fault; `as_item` reads the image file; `as_question` keeps its path, or its place in a tar.
 
 What cannot be read (a line that is no JSON, an image that is not there) is left out and counted in a `Skips`, or with
 `Skips(strict=True)` raised. A file that is missing, or no file of that kind at all, is always raised.
 """
 
-from __future__ import annotations
-
 import collections
 import errno
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from common.data.files import files_of
 from common.data.stored import Picture, picture_bytes
@@ -30,12 +26,13 @@ MISSING = "whose picture is not there"
 UNREADABLE = "whose picture cannot be read"
 TEXT_STAYS = "and that stay as texts"
 NAMED = 1000  # names that are kept of each reason
+T = TypeVar("T")
 NO_HANDLES = (errno.EMFILE, errno.ENFILE)  # too many open files: the file to be opened is not at fault
 
 
 class Skips:
-    """Counts records that are left out or cut, by reason, and keeps the names of the first `NAMED` of each; with
-    `strict`, `add` raises ValueError instead."""
+    """Counts records that are left out or cut, by reason, with the names of the first `NAMED` of each; `add` raises
+    ValueError if `strict`."""
 
     def __init__(self, strict: bool = False):
         self.strict, self.counts = strict, collections.Counter[str]()
@@ -46,22 +43,16 @@ class Skips:
             raise ValueError(f"{where}: {reason}; correct it, or set strict=false to leave it out")
         self.note(reason, where)
 
-    def note(self, reason: str, where: str) -> None:
+    def note(self, reason: str, where: str = "") -> None:
         """Counts what is no fault, such as a text that is cut: `strict` does not raise."""
         self.counts[reason] += 1
-        names = self.names.setdefault(reason, [])
-        if len(names) < NAMED:
+        if where and len(names := self.names.setdefault(reason, [])) < NAMED:
             names.append(where)
 
-    def held_out(self) -> None:
-        """Counts a record whose image is in an evaluation set: no fault, so `strict` does not raise."""
-        self.counts[HELD_OUT] += 1
-
-    def merge(self, others: Skips) -> None:
+    def merge(self, others: "Skips") -> None:
         self.counts.update(others.counts)
         for reason, names in others.names.items():
-            own = self.names.setdefault(reason, [])
-            own += names[: NAMED - len(own)]
+            self.names[reason] = [*self.names.get(reason, ()), *names][:NAMED]
 
     def __str__(self) -> str:
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.counts.most_common())
@@ -87,7 +78,7 @@ class Record(NamedTuple):
     where: str  # its name in messages
     image: Picture | None = None  # where the record has it or its path
     find: tuple[str | int, ...] = ()  # else names of the image in the folder of images, the likeliest first
-    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`)
+    names: tuple[str, ...] = ()  # of the image, for the leak rule (`images.py`); (): those to find it by
     fault: str = ""  # why the record cannot be used although its image is there
     text_stays: bool = False  # an item without its image is still one
     fields: Mapping[str, Any] = {}  # of the item
@@ -107,20 +98,16 @@ def usable(
     without: Collection[str] = (),
     image_needed: bool = False,
 ) -> Iterator[Record]:
-    """The records that can be used, with their images; the others are counted.
-
-    Args:
-      images: folder of the images that records name; None: the records have them, or none.
-      without: names of images to leave out (`images.all_names`).
-      image_needed: leave out records without an image.
-    """
+    """The records that can be used, with their images, sought in the folder `images`; the others are counted: those
+    with an image called as in `without` (`images.all_names`), without one where `image_needed`, or with a fault."""
     folder = None if images is None else ImageFolder(images)
     for record in records:
         image = record.image
         if image is None and folder is not None:
             image = next((found for name in record.find if (found := folder.find(name))), None)
-        if without and any(not all_names(name).isdisjoint(without) for name in record.names):
-            skips.held_out()
+        names = record.names or map(str, record.find)
+        if without and any(not all_names(name).isdisjoint(without) for name in names):
+            skips.note(HELD_OUT)  # no fault
         elif image is None and record.text_stays:
             if folder is not None and record.find:
                 skips.add(f"{MISSING} {TEXT_STAYS}", f"{record.where} ({record.find[0]})")
@@ -159,10 +146,23 @@ def numbered_lines(path: str | Path, *suffixes: str) -> Iterator[tuple[str, str]
                 yield f"{file} line {number}", line
 
 
+def has(row: Mapping[str, Any], where: str, skips: Skips, **types: type) -> bool:
+    """Whether a row has these entries, of these types; counted if not."""
+    wrong = [name for name, kind in types.items() if not isinstance(row.get(name), kind)]
+    if wrong:
+        skips.add(f"without {wrong[0]}", where)
+    return not wrong
+
+
 def file_bytes(picture: Picture, skips: Skips, where: str, reason: str = UNREADABLE) -> bytes | None:
     """As `picture_bytes`; None, and counted, for a file that is empty or cannot be read."""
+    return attempt(partial(picture_bytes, picture), skips, where, reason)
+
+
+def attempt(read: Callable[[], T], skips: Skips, where: str, reason: str) -> T | None:
+    """What `read` returns; None, and counted, for a file that cannot be read."""
     try:
-        return picture_bytes(picture)
+        return read()
     except (OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno in NO_HANDLES:
             raise

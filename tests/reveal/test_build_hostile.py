@@ -15,10 +15,9 @@ from command import tree
 from own_files import json_lines
 
 from common.data.text import open_text
-from common.io.images import write_image
 from recipes.small_world.items import WorldVocabulary
 from reveal.cli.main import main
-from reveal.memory import Builder, Layout, Memory
+from reveal.memory import Memory
 from reveal.processing.tokenizers import Words
 from reveal.sources.records import MISSING
 
@@ -33,12 +32,6 @@ def dying(self, *arguments):
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
 ShardWriter.append = dying
-main(sys.argv[1:])
-"""
-LIMITED = """
-import resource, sys
-from reveal.cli.main import main
-resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # as a disk that is full in the middle of a write
 main(sys.argv[1:])
 """
 
@@ -117,20 +110,6 @@ def test_a_killed_build_resumes_to_the_same_memory_and_report(here, capsys):
     assert tree(here / "m") == tree(here / "n") and "build.json" not in tree(here / "m")
 
 
-@pytest.mark.long
-def test_a_full_disk_leaves_no_half_shard_and_the_build_resumes(here, capsys):
-    entries = [{"id": 0, "source": "vqa", "text": "home"}, {"id": 1, "source": "vqa", "image": "noise.jpg"}]
-    write_image(here / "noise.jpg", np.random.default_rng(0).random((1200, 1200, 3), np.float32))
-    json_lines(here / "large.jsonl", entries)
-    build = words("large.jsonl", picture_side=0, shard=1)
-    line = program(LIMITED, build, 2)
-    assert "for m (File too large)" in line and line.count("\n") == 1
-    assert [path.name for path in (here / "m").iterdir() if path.is_dir()] == ["v00001-00000"]
-    assert not list(here.rglob(".partial-*")) and (here / "m" / "build.json").is_file()
-    report = output_of(capsys, *build)
-    assert (report["resumed"], report["added"]) == (1, 1)
-
-
 def test_a_memory_gives_way_to_another_only_when_asked(here, capsys):
     items(here, 20)
     build = words("items.jsonl", output="facts")
@@ -164,13 +143,3 @@ def test_a_build_that_was_stopped_before_it_replaced_another(here, capsys, monke
     monkeypatch.chdir(here / "facts")
     within = ["build", "../items.jsonl", "-o", ".", "--weights", "../weights.safetensors", "--overwrite"]
     assert "-o ." in mistake(capsys, *within)
-
-
-def test_a_second_build_into_a_folder_leaves_the_first_alone(here, capsys):
-    items(here, 3)
-    output_of(capsys, *words("items.jsonl", output="facts"))
-    for target in ("m", "facts.building"):
-        first = Builder(target, Layout("e", ("kg",), 2, (1, 1)))
-        build = words("items.jsonl", output=target.removesuffix(".building"))
-        assert target in mistake(capsys, *build, "--overwrite")
-        assert first.finish().version == 1

@@ -90,15 +90,6 @@ def test_a_process_searches_alone(monkeypatch):
     assert engine.mesh.devices.ravel().tolist() == jax.devices()[1:]
 
 
-def test_fewer_than_k_items():
-    engine, items, queries, _ = engine_of(n=20)
-    assert 0 < (items[1] == 2).sum() < 15
-    compare(engine.search(queries, 15, sources=[2]), by_numpy(*items, queries, 15, sources=[2]))
-    engine.update(Rows.of(np.zeros(0, np.int64), np.zeros(0, np.uint8), np.zeros((0, 4), np.float32)), 2, 1)
-    found = engine.search(np.ones((2, 4)), 3)
-    assert not found.present.any() and found.ids.shape == (2, 3)
-
-
 def test_deleted_items_are_masked():
     engine, (ids, source, keys), queries, gate = engine_of()
     before = engine.index.keys
@@ -182,12 +173,6 @@ def test_keys_of_a_failing_update_are_missed_by_name():
         refused(ValueError, without.search, queries, 3, match="no keys")
     engine.update(rows, SOURCES, 6)
     compare(engine.search(queries, 30), by_numpy(ids, source, keys, queries, 30))
-
-
-def test_half_precision_keys():
-    engine, items, queries, _ = engine_of(dtype="bfloat16")  # multiples of 1/8 are exact in it
-    compare(engine.search(queries, 9), by_numpy(*items, queries, 9))
-    assert engine.index.keys.dtype == jnp.bfloat16
 
 
 def test_refusals():

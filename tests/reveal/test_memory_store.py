@@ -4,14 +4,14 @@ import dataclasses
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jax.numpy as jnp
 import memories
 import ml_dtypes
 import numpy as np
@@ -19,7 +19,6 @@ import pytest
 from memories import LAYOUT, build, drawn
 from refusal import refused
 
-from common.io.files import remove_leftovers
 from common.training.mesh import make_mesh
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine, fingerprint
 from reveal.memory.engines import exact
@@ -27,9 +26,6 @@ from reveal.memory.folder import ENCODER, Busy, Lock, replace
 from reveal.memory.manifest import read_manifest
 from reveal.memory.memory import ROUNDS
 from reveal.memory.shards import Shard
-from reveal.network.config import RevealConfig
-from reveal.network.model import Query
-from reveal.reader import retrieve
 
 KG = Item("kg", {"a": 1})
 
@@ -70,24 +66,14 @@ def test_what_goes_in_comes_out(folder):
     memory.verify()
 
 
-def test_numbers_keep_their_type(tmp_path):
-    with Builder(tmp_path, Layout("e", ("kg",), 2, (1, 1), "bfloat16", "float16")) as builder:
-        builder.add([KG], np.array([[0.1, 3e-5]]), np.array([[[1 / 3]]]))
-    memory = Memory(tmp_path)
-    assert memory.keys([0]).dtype == ml_dtypes.bfloat16 and memory.values([0]).dtype == np.float16
-    np.testing.assert_array_equal(memory.keys([0]), np.array([[0.1, 3e-5]]).astype(ml_dtypes.bfloat16))
-
-
-def test_the_files_are_plain_and_opening_reads_headers_only(folder, monkeypatch):
+def test_the_files_are_plain_and_opening_reads_none_of_them(folder, monkeypatch):
     shard = folder / "v00001-00000"
     assert np.load(shard / "keys.npy", allow_pickle=False).shape == (10, 8)
     assert np.load(shard / "values.npy", mmap_mode="r", allow_pickle=False).shape == (10, 3, 4)
     assert np.load(shard / "offsets.npy", allow_pickle=False)[-1] == (shard / "payload.bin").stat().st_size
     assert json.loads((folder / "manifest.json").read_text())["layout"]["encoder"] == "encoder-1"
-    for method in ("live", "payloads", "find", "array"):
-        monkeypatch.setattr(Shard, method, None)
-    opened = Memory.load(folder)
-    assert len(opened) == 25 and opened.sources["wit"] == 8
+    monkeypatch.setattr(Shard, "_read", None)
+    assert Memory.load(folder).sources["wit"] == 8
 
 
 def test_an_interrupted_build_resumes_and_ends_the_same(tmp_path):
@@ -101,16 +87,6 @@ def test_an_interrupted_build_resumes_and_ends_the_same(tmp_path):
     whole, again = (read_manifest(tmp_path / name) for name in ("whole", "memory"))
     assert whole.hash() == again.hash() and files(tmp_path / "whole") == files(tmp_path / "memory")
     Memory(tmp_path / "memory").verify()
-
-
-def test_an_error_in_a_build_leaves_its_whole_shards(tmp_path):
-    items, keys, values = drawn(25)
-    with pytest.raises(KeyboardInterrupt), Builder(tmp_path, LAYOUT, 10) as builder:
-        builder.add(items, keys, values)
-        raise KeyboardInterrupt
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["build.json", "v00001-00000", "v00001-00001"]
-    refused(FileExistsError, Builder, tmp_path, LAYOUT, 11)
-    assert Builder(tmp_path, LAYOUT, 10).count == 20
 
 
 def test_a_refused_batch_leaves_the_builder_as_it_was(tmp_path):
@@ -350,7 +326,7 @@ def test_folders_and_layouts_of_no_memory(folder, tmp_path):
     (tmp_path / "other/letter.txt").touch()
     for taken in (folder, tmp_path / "other"):
         refused(FileExistsError, Builder, taken, LAYOUT)
-    for change, value in ({"sources": ()}, "255"), ({"key_dim": 0}, r"\[0\]"), ({"key_dtype": "int8"}, "int8"):
+    for change, value in ({"sources": ()}, "255"), ({"key_dim": 0}, "key_dim is 0"), ({"key_dtype": "int8"}, "int8"):
         refused(ValueError, dataclasses.replace, LAYOUT, **change, match=value)
     refused(ValueError, Builder, tmp_path / "new", LAYOUT, 0, match="shard is 0")
 
@@ -408,37 +384,17 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
 
 
-def test_a_lock_that_is_waited_for_is_that_of_the_new_folder(folder):
+def test_a_lock_that_was_waited_for_is_not_that_of_a_new_folder(folder):
     build(folder.parent / "new", 7, seed=3)
-    locks = []
-    waiting = threading.Thread(target=lambda: locks.append(Lock(folder, "changing", wait=60)))
-    held = Lock(folder, "changing")
-    waiting.start()
-    waiting.join(0.2)
-    folder.rename(folder.parent / "old")
-    (folder.parent / "new").rename(folder)
-    shutil.rmtree(folder.parent / "old")
-    held.close()
-    waiting.join()
-    refused(Busy, lambda: Memory(folder).delete([1]))
-    locks[0].close()
+    waiting = Memory(folder, wait=60)
+    with ThreadPoolExecutor() as pool:
+        with Lock(folder, "changing"):
+            change = pool.submit(waiting.delete, [1])
+            time.sleep(0.2)
+            folder.rename(folder.parent / "old")
+            (folder.parent / "new").rename(folder)
+        refused(Busy, change.result, match="try again")
     Memory(folder).delete([1])
-
-
-def test_what_remains_of_a_replaced_memory_is_removed_later(folder, monkeypatch):
-    """NFS keeps files that a program has open, and their folder with them."""
-
-    def busy(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOTEMPTY, "Directory not empty")
-
-    build(folder.parent / "new", 7, seed=3)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rmdir", busy)
-        replace(folder, folder.parent / "new")
-    assert len(Memory(folder)) == 7 and len(list(folder.parent.iterdir())) == 2
-    monkeypatch.setattr("psutil.pid_exists", lambda _: False)
-    remove_leftovers(folder.parent)
-    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_small_changes_are_merged(tmp_path):
@@ -535,27 +491,6 @@ def test_a_memory_that_took_the_place_is_not_read_as_the_old_one(folder, encoder
     np.testing.assert_array_equal(reader.search(keys, k=1).ids[:, 0], everything)
 
 
-class FetchingEngine(ExactEngine):
-    """Fetches keys when it searches, as Milvus whose collection another program has dropped."""
-
-    def update(self, rows, sources, version):
-        self.rows = rows
-        super().update(rows, sources, version)
-
-    def search(self, queries, k, **options):
-        self.rows.keys(0, len(self.rows))
-        return super().search(queries, k, **options)
-
-
-def test_an_engine_that_misses_keys_gets_those_of_the_present_version(folder):
-    reader, writer, keys = Memory(folder, FetchingEngine()), Memory(folder), drawn(25)[1]
-    assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
-    writer.delete([7])
-    writer.compact()
-    found = reader.search(keys[7:8], k=1)
-    assert found.version == 3 and found.ids[0, 0] != 7
-
-
 def test_a_memory_opens_while_another_program_makes_the_next_version(folder, monkeypatch):
     """Between the manifest and the files that it names."""
     other, opened = Memory(folder), []
@@ -572,16 +507,9 @@ def test_a_memory_opens_while_another_program_makes_the_next_version(folder, mon
     found.verify()
 
 
-def test_an_item_that_another_program_deletes_is_searched_for_again(folder, monkeypatch):
+def test_a_small_change_of_another_program_is_put_in_place(folder, monkeypatch):
     reader, writer, keys = Memory(folder), Memory(folder), drawn(25)[1]
     assert reader.search(keys[7:8], k=1).ids[0, 0] == 7
-    writer.delete([7])
-    writer.compact()
-    query = Query(jnp.zeros((1, 1, 4)), jnp.ones((1, 1), bool), jnp.asarray(keys[7:8]), jnp.zeros((1, 3)), jnp.zeros(1))
-    found, values, *_ = retrieve(reader, query, 1, None, RevealConfig.tiny())
-    assert found.version == reader.version == 3 and found.ids[0, 0] != 7
-    np.testing.assert_array_equal(values[0], writer.values(found.ids[0]).astype(np.float32))
-
     placed = []
     monkeypatch.setattr(exact, "place", lambda *given, place=exact.place: placed.append(0) or place(*given))
     writer.add(*drawn(1, seed=1))

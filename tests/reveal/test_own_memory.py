@@ -122,12 +122,6 @@ def test_the_answer_is_a_sentence_of_an_item(here, capsys):
     assert alone["answer"] == "31.webp"
 
 
-def test_a_text_of_blanks_is_none(here, capsys):
-    json_lines(Path("own.jsonl"), [{"source": "own", "title": "Gulls", "text": " \n "}])
-    output_of(capsys, "build", "own.jsonl", "--encoder", "clip", "--quiet", "-o", "x")
-    assert "Gulls" in output_of(capsys, "ask", "-", "gulls?", "--memory", "x")["answer"]
-
-
 def test_a_reader_writes_and_its_items_have_effects(here, capsys):
     words = ["ask", "-", "who made vase 20?", "--memory", "m", "-k", "2", "--reader", "t5"]
     one, two = (output_of(capsys, *words) for _ in range(2))
@@ -214,15 +208,15 @@ def test_an_empty_folder_has_no_items_and_a_missing_one_is_an_error(here, capsys
     memory = Memory("m")
     gone = [Items("documents", "photos", {"source": "photos"})]
     Path("photos").rename("elsewhere")
-    refused(FileNotFoundError, folder_sync.sync, memory, gone, TwoTowerAssistant.load("clip", memory), match="photos")
-    with pytest.raises(ValueError, match="documents:FOLDER"):
-        folder_sync.sync(memory, [Items("folder", "notes")], TwoTowerAssistant.load("clip", memory))
+    assistant = TwoTowerAssistant.load("clip", memory)
+    refused(FileNotFoundError, folder_sync.Follower(gone, assistant).sync, memory, match="photos")
+    refused(ValueError, folder_sync.Follower, [Items("folder", "notes")], assistant, match="documents:FOLDER")
     assert len(Memory("m")) == PHOTOS
 
 
 def test_a_change_is_seen_while_watching_and_beside_other_programs(here):
     sources = [Items("documents", "notes", {"source": "notes", "words": 48, "overlap": 9})]
-    reports = folder_sync.watch(Memory("m"), sources, TwoTowerAssistant.load("clip", "m"))
+    reports = folder_sync.Follower(sources, TwoTowerAssistant.load("clip", "m")).watch(Memory("m"))
     assert next(reports).added == 0
     Path("notes/late.txt").write_text("A late note.")  # before the next report is asked for
     assert next(reports).added == 1
@@ -260,10 +254,6 @@ def test_sentences_that_may_be_quoted():
         assert sentences_of(Item("own", fields)) == sentences
 
 
-def test_nothing_is_no_question(assistant):
-    refused(ValueError, assistant.ask, None, " ", match="neither")
-
-
 def test_keys_keep_modalities_apart(assistant):
     memory, dim = assistant.memory, assistant.config.projection_dim
     rows = memory.rows()
@@ -293,13 +283,6 @@ def test_mistakes_are_one_line(here, capsys, words, value):
     Path("old/notes").mkdir(parents=True)
     assert value in mistake(capsys, *words)
     assert not Path("x").exists()
-
-
-def test_a_refresh_is_with_the_memorys_own_encoder(here, capsys):
-    before, keys = Memory("m").layout, Memory("m").keys([3])
-    assert output_of(capsys, "refresh", "m", "--quiet")["version"] == 2
-    assert Memory("m").layout == before
-    np.testing.assert_allclose(Memory("m").keys([3]), keys, atol=1e-5)
 
 
 def test_a_readers_items_have_its_source(here, capsys):

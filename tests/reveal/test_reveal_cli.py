@@ -227,13 +227,6 @@ def test_an_id_that_is_there_twice_is_refused_before_anything_is_done(here, caps
     assert "100 first" in mistake(capsys, *add(one, other, *options))
 
 
-def test_texts_that_no_terminal_shows_are_json_all_the_same(here, capsys):
-    text = "home\x85attic \u2028 \x1b[31m Łódź"
-    added = output_of(capsys, *add("--source", "graph", "--text", text))
-    found = output_of(capsys, "search", "facts", "--text", "home ?", "-k", "21", *WEIGHTS)["items"]
-    assert [item["fields"]["text"] for item in found if item["id"] == added["ids"][0]] == [text]
-
-
 def test_other_weights_are_refused_and_encode_a_memory_anew(here, capsys):
     (here / "other").mkdir()
     save(here / "other", network(5, key_dim=6))

@@ -102,7 +102,7 @@ def test_the_towers_compile_once(here, capsys, monkeypatch):
 
 
 def test_the_memory_remembers(here, capsys):
-    """Built with three vectors once; then searched, asked, added to, edited, followed and encoded anew as any other."""
+    """Built with three vectors once; then searched, asked, added to, edited and encoded anew as any other."""
     report = build(capsys, 3)
     layout, dim = Memory("m").layout, 24
     assert report["counts"] == {"photos": 4, "notes": 2} and layout.key_vectors == 3
@@ -117,7 +117,7 @@ def test_the_memory_remembers(here, capsys):
     sentence = TwoTowerAssistant.load("clip", "m")
     (row,) = sentence._query(None, SENTENCES[1])
     query = np.concatenate([np.zeros(dim), row, [0, 1]])
-    found = sentence._memory().search(query[None], 1)
+    found = sentence.memory.search(query[None], 1)
     assert Memory("m").items(found.ids[0])[0].fields["text"] == " ".join(SENTENCES)
     assert found.scores[0, 0] == pytest.approx(2, abs=1e-5)
     assert output_of(capsys, "ask", "-", "Nobody drinks", "--memory", "m")["answer"] == "Nobody drinks."
@@ -125,15 +125,8 @@ def test_the_memory_remembers(here, capsys):
     words = ["--text", "A zeppelin flies. Quilla painted it.", "--source", "notes", "--quiet"]
     number = output_of(capsys, "add", "m", *words)["ids"][0]
     assert (vectors_of(Memory("m"), number)[:, -1] == [1, 1, 1]).all()
-    assert output_of(capsys, "ask", "-", "who painted it?", "--memory", "m")["answer"] == "Quilla painted it."
     output_of(capsys, "add", "m", "--edit", "--id", str(number), "--text", "Oona painted the zeppelin.", "--quiet")
     assert (vectors_of(Memory("m"), number)[:, -1] == [1, 0, 0]).all()
-    Path("notes/cup.txt").write_text("A trombone. A lighthouse. Ines.")
-    Path("photos/3.png").unlink()
-    report = output_of(capsys, "watch", "photos", "notes", "--memory", "m", "--once")
-    assert (report["added"], report["edited"], report["removed"]) == (1, 1, 2)
-    assert output_of(capsys, "ask", "-", "a lighthouse", "--memory", "m")["answer"] == "A lighthouse."
-
     ids = Memory("m").rows().ids
     before = np.asarray(Memory("m").keys(ids))
     output_of(capsys, "refresh", "m", "--quiet")

@@ -16,8 +16,8 @@ from common.data.stored import decode_picture, picture_bytes
 from common.data.text import open_text
 from common.io.json_text import parse_json
 from common.io.tensor_files import read_json
-from reveal.build import stored_items
-from reveal.build.stored_items import expected, numbered, shrunk
+from reveal.build import memory_build
+from reveal.build.memory_build import expected, numbered, shrunk
 from reveal.memory import Item
 from reveal.memory.items import pack
 from reveal.sources import Items, Question, Skips, coco, pairs, wit
@@ -74,7 +74,7 @@ def test_ids_rise_over_all_sources(tmp_path, monkeypatch):
     for read_ids in (ids, expected):
         refused(ValueError, read_ids, mixed, match="id 1 comes after 2")
     assert expected(mixed, renumber=True) == expected(first) == 2 and expected(Items("wikidata", "x")) is None
-    monkeypatch.setattr(stored_items, "UNORDERED", ("jsonl",))
+    monkeypatch.setattr(memory_build, "UNORDERED", ("jsonl",))
     assert ids(mixed, later) == [0, 1, 2, 3]
 
 
@@ -279,18 +279,6 @@ def test_vqa_is_knowledge(vqa, birds):
     assert {item.id: item.fields["text"] for item in found} == {1007: text, 1009: "Question: where Answer: sea"}
     assert counts == {UNREADABLE: 1, coco.NO_ANSWER: 1}
     assert len(items("vqa", vqa[0], annotations=vqa[1])[0]) == 3  # texts alone
-
-
-def test_aokvqa(tmp_path, birds):
-    rows = [
-        dict(question_id="22Mex", image_id=7, question="what", direct_answers=["a"] * 10, difficult_direct_answer=True),
-        dict(question_id="23Mex", image_id=9, question="why", direct_answers="kite"),
-        dict(question_id="24Mex", image_id=None),
-    ]
-    (first, second), counts = questions("aokvqa", json_file(tmp_path / "aokvqa.json", rows), images=birds)
-    assert (first.id, len(first.answers), first.group) == (0, 10, "difficult")
-    assert (second.id, second.answers, second.group) == (1, (), "")
-    assert counts == {"without image_id": 1}
 
 
 def test_captions_of_coco_and_nocaps(tmp_path, birds):

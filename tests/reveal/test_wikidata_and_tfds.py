@@ -9,7 +9,7 @@ import pytest
 from own_files import items, json_lines, page, picture, questions, tfrecord
 from refusal import refused
 
-from reveal.sources import wikidata, wikidata_dump
+from reveal.sources import wikidata
 from reveal.sources.records import MISSING, TEXT_STAYS, UNREADABLE
 
 BLANK = base64.b64decode(
@@ -121,7 +121,7 @@ def test_languages_names_and_images_of_a_dump(tmp_path):
 def test_dates():
     cases = {("+1889-03-31T00:00:00Z", 11): "1889-03-31", ("+1889-03-00T00:00:00Z", 10): "1889-03"}
     cases |= {("-0044-00-00T00:00:00Z", 9): "44 BC", ("nonsense", 9): "", ("+", 9): ""}
-    assert {case: wikidata_dump.date_of(*case) for case in cases} == cases
+    assert {case: wikidata.date_of(*case) for case in cases} == cases
 
 
 def test_triples(tmp_path):

@@ -1,4 +1,4 @@
-"""Search engines: they find the k items whose keys answer a query best. One interface, four implementations.
+"""Search engines: they find the k items whose keys answer a query best. One interface, three implementations.
 
     score(query, item) = query . key + log_gate[source of the item]
 
@@ -7,24 +7,19 @@ SIGIR 2020; of images FLMR, Lin et al., NeurIPS 2023) the first part is, for que
 
     MaxSim = sum over i of the largest q_i . k_j of all j
 
-The gate is added before anything is selected: a selection by the bare product first
-would lose items of a trusted source for good, and a gate that multiplies would prefer, among keys that point away from
-the query, those of the source that is trusted least (both are what the reference does).
+The gate is added before anything is selected: a selection by the bare product first would lose items of a trusted
+source for good, and a gate that multiplies would prefer, among keys that point away from the query, those of the source
+that is trusted least (both are what the reference does).
 
 | engine | name | what for |
 | --- | --- | --- |
-| `ExactEngine` | exact | in JAX, keys split over the devices; few changes copy few keys, many copy all |
-| `LateInteractionEngine` | exact | the default: the same, and keys of several vectors, which the others refuse |
+| `ExactEngine` | exact | the default: in JAX, keys split over the devices; alone compares keys of several vectors |
 | `FaissEngine` | faiss, faiss:ivfpq, faiss:hnsw | the host's RAM: approximate, for millions of items (extra `faiss`) |
 | `MilvusEngine` | keys.db, http://host:19530 | a file or a server: beyond a machine's RAM (extra `milvus`) |
 
 `update` gives an engine live items only, in the order of their ids. Among equal scores the smaller id comes first.
-Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf. `engine_of` names Milvus'
-collection by host and folder, so that it keeps a memory's keys from program to program; FAISS' indexes are saved in a
-folder of the memory's (`folder.INDEXES`).
+Where fewer than k items may be chosen from, the rest is id -1, source -1, score -inf.
 """
-
-from __future__ import annotations
 
 import hashlib
 import importlib
@@ -65,14 +60,13 @@ class Rows:
         source: Integer[np.ndarray, " n"],
         keys: Float[np.ndarray, "n k"],
         versions: Integer[np.ndarray, " n"] | None = None,
-    ) -> Rows:
+    ) -> "Rows":
         """Rows of arrays in any order. Raises ValueError if an id is there twice."""
         order = np.argsort(ids, kind="stable")
-        twice = ids[order][1:][np.diff(ids[order]) == 0]
-        if len(twice):
+        ids, keys, made = ids[order], keys[order], np.zeros(len(ids), np.int32) if versions is None else versions
+        if len(twice := ids[1:][np.diff(ids) == 0]):
             raise ValueError(f"id {twice[0]} is there twice; give each item its own")
-        ordered, made = keys[order], np.zeros(len(ids), np.int32) if versions is None else versions
-        return cls(ids[order], source[order], made[order], lambda start, stop: ordered[start:stop], keys.shape[1])
+        return cls(ids, source[order], made[order], lambda start, stop: keys[start:stop], keys.shape[1])
 
 
 class SearchResult(NamedTuple):
@@ -90,8 +84,6 @@ class SearchResult(NamedTuple):
 
 @runtime_checkable
 class Engine(Protocol):
-    """The interface of all engines."""
-
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """From now on search `rows`, of `sources` sources. A row whose id and version were there before has the same
         key, as long as `rows.memory` is the same."""
@@ -116,7 +108,8 @@ def optional(package: str, extra: str) -> Any:
 
 
 def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
-    """The engine of a name in the module's table for the memory in a folder; None: the exact one. `token` is Milvus'.
+    """The engine of a name in the module's table for the memory in a folder; None: the exact one. `token` is Milvus',
+    whose collection is named by host and folder, so that it keeps a memory's keys from program to program.
 
     Raises ValueError for another name, ImportError without the extra, ConnectionError without a Milvus there."""
     if name == "exact":
@@ -139,23 +132,15 @@ def engine_of(name: str, memory: str | Path, token: str = "") -> Engine | None:
 def check_one_vector(rows: Rows, engine: Engine) -> None:
     """Raises ValueError for keys of several vectors."""
     if rows.key_vectors > 1:
-        raise ValueError(
-            f"keys have {rows.key_vectors} vectors, {type(engine).__name__} compares one: search them with"
-            " LateInteractionEngine, the default (--engine exact)"
-        )
+        found = f"keys have {rows.key_vectors} vectors, {type(engine).__name__} compares one"
+        raise ValueError(f"{found}: search them with ExactEngine, the default (--engine exact)")
 
 
 def check_search(
-    queries: Any,
-    k: int,
-    sources: Sequence[int] | None,
-    log_gate: Any,
-    key_dim: int,
-    count: int,
-    several: bool = False,
+    queries: Any, k: int, sources: Sequence[int] | None, log_gate: Any, key_dim: int, count: int, several: bool = False
 ) -> tuple[Float[np.ndarray, "b *q d"], list[int], Float[np.ndarray, "b s"]]:
-    """Queries, the chosen sources in order, and the gate (0 where there is none), as float32. A query is a vector of
-    `key_dim` numbers, or with `several` some. Raises as `search`."""
+    """Queries, the chosen of `count` sources in order, and the gate (0 where there is none), as float32. A query is a
+    vector of `key_dim` numbers, or with `several` some. Raises as `search`."""
     if not count:
         raise ValueError("the engine has no keys: update it, which has not been done or has failed")
     queries = np.asarray(queries, np.float32)
@@ -181,11 +166,12 @@ def merge(
     ids: Int[np.ndarray, "b m"], scores: Float[np.ndarray, "b m"], sources: Int[np.ndarray, "b m"], k: int, version: int
 ) -> SearchResult:
     """The best k of candidates, each id at most once in a row; filled up where there are fewer."""
-    missing = max(0, k - ids.shape[1])
-    ids, sources = (np.pad(x, ((0, 0), (0, missing)), constant_values=NOTHING) for x in (ids, sources))
-    scores = np.pad(scores, ((0, 0), (0, missing)), constant_values=-np.inf)
     absent = (ids == NOTHING) | (scores == -np.inf)
     order = np.lexsort((ids, -scores, absent), axis=1)[:, :k]
-    ids, scores, sources, absent = (np.take_along_axis(x, order, axis=1) for x in (ids, scores, sources, absent))
-    blank = np.where(absent, NOTHING, ids), np.where(absent, -np.inf, scores), np.where(absent, NOTHING, sources)
-    return SearchResult(blank[0].astype(np.int64), blank[1].astype(np.float32), blank[2].astype(np.int64), version)
+
+    def best(column: np.ndarray, nothing: int | float, kind: type) -> np.ndarray:
+        found = np.take_along_axis(np.where(absent, nothing, column), order, axis=1).astype(kind)
+        return np.pad(found, ((0, 0), (0, max(0, k - ids.shape[1]))), constant_values=nothing)
+
+    columns = best(ids, NOTHING, np.int64), best(scores, -np.inf, np.float32), best(sources, NOTHING, np.int64)
+    return SearchResult(*columns, version)

@@ -1,7 +1,7 @@
 """Exact search on the devices: every key is compared, on the device that holds it.
 
-`ExactEngine` compares keys of one vector, `LateInteractionEngine`, the default engine, also those of several. Their
-parts are for a JAX program that searches inside `jit`, as training does:
+`ExactEngine`, the default engine, compares keys of one vector or of several (`LateInteractionEngine` is another name of
+it). Its parts are for a JAX program that searches inside `jit`, as training does:
 
     index = place(rows, sources, mesh)                   # keys split over the mesh by rows, once a refresh
     hits = search(index, queries, k, log_gate=gate)      # in jit: rows of the index, scores, sources
@@ -13,16 +13,15 @@ Stages of a search, for each device:
 3. score = query . key (of several vectors: `maxsim`) + gate of the key's source. A deleted or padding row has a source
    of its own, of gate -inf, and so has what `sources` leaves out: there is no other mask
 4. of each block, the maxima of small groups; only the k best groups can hold one of the k best keys, so only those are
-   sorted. That is exact
+   sorted
 5. the block's best are merged with the best so far
 6. each device's best go to the device that asked (all-to-all), or to all, and are merged
 
-The batch is in no reshape beside the device axis: step 6 exchanges [devices, rows of each, k] by the device axis and
-merges by it. (The reference lays results out device by device and reads them row by row: with more than one query a
-device it hands out other queries' items.)
+The batch is in no reshape beside the device axis. (The reference lays results out device by device and reads them row
+by row: with more than one query a device it hands out other queries' items.)
 
-Ties: the smaller row wins at every stage, because `lax.top_k` prefers the smaller index, groups are put in order of
-rows before they are sorted, and earlier blocks and devices come first. Rows lie in the order of ids.
+Of equal scores the smaller row, which has the smaller id, wins at every stage: `lax.top_k` prefers the smaller index,
+groups are put in order of rows before they are sorted, and earlier blocks and devices come first.
 """
 
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from jax import lax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Integer
 
-from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_one_vector, check_search
+from reveal.memory.engines.engine import NOTHING, Rows, SearchResult, check_search
 
 UNIT = 128  # each device's rows are a multiple of it, so that blocks fall into groups
 BUDGET = 4 * 2**20  # numbers in a block of scores and keys
@@ -62,8 +61,7 @@ class Hits(NamedTuple):
 
 
 def place(rows: Rows, sources: int, mesh: Mesh, dtype: str = "float32") -> Index:
-    """Copies keys into the devices' memory, block by block; the next one is read while the last is copied, so the host
-    holds two blocks of each of its devices."""
+    """Copies keys into the devices' memory, block by block; the host holds two blocks of each of its devices."""
     count, kind = _padded(len(rows), mesh), jnp.dtype(dtype)
     share = count // mesh.devices.size
     block = min(max(UNIT, BLOCK // (kind.itemsize * rows.key_dim)), share)
@@ -105,8 +103,7 @@ def search(
       index: from `place` on this mesh, or any number of rows; what does not divide it is padded in every call.
       queries: [b d], or for late interaction [b q d], where a key is some vectors of d numbers, one after the other.
       log_gate: of all sources that the index was placed with; -inf for those not to choose from.
-      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both.
-    """
+      split: whether batch and results are split over the mesh, as `shard_batch` does; else all devices hold both."""
     devices = mesh.devices.size
     if split and len(queries) % devices:
         raise ValueError(f"{len(queries)} queries do not split over {devices} devices; give a multiple, or split=False")
@@ -118,13 +115,9 @@ def search(
     whole = rows if split else PartitionSpec()
     queries, log_gate, index = lax.stop_gradient((queries.astype(jnp.float32), log_gate, index))
     body = partial(_of_each_device, k=k, axes=mesh.axis_names, split=split)
-    mapped = jax.shard_map(
-        body,
-        mesh=mesh,
-        in_specs=(rows, rows, whole, whole),
-        out_specs=whole,
-        check_vma=False,  # all devices merge the same lists: equal without being known to be
-    )
+    specs = {"in_specs": (rows, rows, whole, whole), "out_specs": whole}
+    # all devices merge the same lists: equal without being known to be
+    mapped = jax.shard_map(body, mesh=mesh, check_vma=False, **specs)
     return Hits(*mapped(index.keys, index.source, queries, log_gate))
 
 
@@ -138,9 +131,9 @@ class ExactEngine:
     """Keys on the devices of a mesh, None: this process's, so that it can search alone; bfloat16 halves their memory
     and takes about 2 % of recall.
 
-    A search compiles once for each k and number of queries, rounded up to a power of two."""
-
-    several = False  # whether keys and queries may have several vectors
+    Queries are [b d], or [b q d] of several vectors. A vector of zeros is padding: of a query it adds nothing, of a key
+    it is left out; a key of such alone scores 0. A search compiles once for each k and number of queries, rounded up to
+    a power of two."""
 
     def __init__(self, mesh: Mesh | None = None, dtype: str = "float32"):
         local = jax.local_devices()
@@ -151,15 +144,12 @@ class ExactEngine:
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`. Deleted items are masked, and the keys of a few edited or added ones are put in place;
-        else all keys are copied. Raises ValueError for keys of several vectors that this engine does not compare."""
-        if not self.several:
-            check_one_vector(rows, self)
+        else all keys are copied."""
         at = np.searchsorted(self.ids, rows.ids)
         added = np.append(self.ids, NOTHING)[at] != rows.ids
         at[added] += np.arange(added.sum())
-        changed = np.flatnonzero(
-            added | (np.append(self._made, NOTHING)[np.minimum(at, len(self.ids))] != rows.versions)
-        )
+        made = np.append(self._made, NOTHING)[np.minimum(at, len(self.ids))]
+        changed = np.flatnonzero(added | (made != rows.versions))
         same = (rows.memory, sources, rows.key_dim) == (self._memory, self._sources, self.index.keys.shape[1])
         behind = (at[added] >= len(self.ids)).all() and at.max(initial=0) < len(self.index.keys)
         if same and behind and len(changed) <= FEW:
@@ -173,13 +163,13 @@ class ExactEngine:
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
         width = self.index.keys.shape[1] // self._vectors
-        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources, self.several)
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources, several=True)
         queries = queries[:, None] if self._vectors > 1 and queries.ndim == 2 else queries
         b = len(queries)
         missing = (1 << max(b - 1, 0).bit_length()) - b
         queries, gate = (np.pad(x, ((0, missing), *[(0, 0)] * (x.ndim - 1))) for x in (queries, gate))
         shut = np.where(np.isin(np.arange(self._sources), chosen), gate, -np.inf).astype(np.float32)
-        hits = _jitted(self.index, queries, shut, k, self.mesh)
+        hits = _jitted(self.index, queries, k, shut, self.mesh)
         rows, scores, origin = (np.asarray(x)[:b] for x in jax.device_get(hits))
         ids = np.full(rows.shape, NOTHING, np.int64)
         ids[rows != NOTHING] = self.ids[rows[rows != NOTHING]]
@@ -190,8 +180,7 @@ class ExactEngine:
         self.ids, self._made, self._memory, self._sources = rows.ids, rows.versions, rows.memory, sources
 
     def _put(self, rows: Rows, at: np.ndarray, changed: np.ndarray, added: np.ndarray) -> None:
-        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`. What
-        may fail comes before the old keys' memory is written to."""
+        """Items into the index' rows `at`, those that are `added` behind the last, and the keys of the `changed`."""
         ids, made = np.append(self.ids, rows.ids[added]), np.append(self._made, rows.versions[added])
         source = np.full(len(ids), self._sources)
         made[at], source[at] = rows.versions, rows.source
@@ -205,12 +194,7 @@ class ExactEngine:
         self.ids, self._made, self.index = ids, made, Index(keys, placed)
 
 
-class LateInteractionEngine(ExactEngine):
-    """As `ExactEngine`, for keys of one or several vectors, and queries [b d] of one or [b q d] of several.
-
-    A vector of zeros is padding: of a query it adds nothing, of a key it is left out; a key of such alone scores 0."""
-
-    several = True
+LateInteractionEngine = ExactEngine
 
 
 def maxsim(queries: Float[Array, "b q d"], keys: Float[Array, "n _"]) -> Float[Array, "b n"]:
@@ -221,8 +205,8 @@ def maxsim(queries: Float[Array, "b q d"], keys: Float[Array, "n _"]) -> Float[A
 
 
 def without_padding(keys: np.ndarray, vectors: int) -> np.ndarray:
-    """Keys [n k] of some vectors with the first that is not 0 in the place of those of zeros, which changes no maximum
-    over the others: so the search needs no mask."""
+    """Keys [n k] of some vectors with the first that is not 0 in the place of those of zeros, which changes no maximum:
+    so the search needs no mask."""
     if vectors == 1:
         return keys
     split = keys.reshape(len(keys), vectors, keys.shape[1] // vectors)
@@ -253,9 +237,7 @@ def _with_rows(keys: Array, at: Array, new: Array, mesh: Mesh) -> Array:
     return jax.shard_map(of_each_device, mesh=mesh, check_vma=False, **specs)(keys, at, new)
 
 
-@partial(jax.jit, static_argnums=(3, 4))
-def _jitted(index: Index, queries: Any, log_gate: Any, k: int, mesh: Mesh) -> Hits:
-    return search(index, jnp.asarray(queries), k, jnp.asarray(log_gate), mesh)
+_jitted = jax.jit(search, static_argnums=(2, 4))
 
 
 def _by_rows(mesh: Mesh) -> NamedSharding:
@@ -276,10 +258,8 @@ def _of_each_device(keys: Array, source: Array, queries: Array, log_gate: Array,
     rows = jnp.where(rows == NOTHING, NOTHING, rows + lax.axis_index(axes) * len(keys))
     parts = []
     for part in (scores, rows, origin):
-        if split:
-            devices = lax.axis_size(axes)
-            own = part.reshape(devices, -1, k)  # by the device that asked
-            part = lax.all_to_all(own, axes, split_axis=0, concat_axis=0)  # now by the device that answered
+        if split:  # [device that asked, its queries, k] becomes [device that answered, ...]
+            part = lax.all_to_all(part.reshape(lax.axis_size(axes), -1, k), axes, split_axis=0, concat_axis=0)
         else:
             part = lax.all_gather(part, axes)
         parts.append(jnp.moveaxis(part, 0, 1).reshape(part.shape[1], -1))

@@ -8,22 +8,20 @@
 | `ivfpq` | lists around centres, 4-bit product codes, refined with the keys | millions of items that cluster |
 | `hnsw` | a graph | the fastest search; many minutes to build |
 
-There is one index per source. The gate is constant within a source, so it is added to what each index has found and no
-approximation can lose a trusted source; and to search some sources is to leave the others out. A source whose items
-are too few for its kind (`FEWEST`) is searched exactly.
+There is one index per source. The gate is constant within a source, so it is added to what each index has found: no
+approximation can lose a trusted source. A source with too few items for its kind (`FEWEST`) is searched exactly.
 
 **Changes.** `update` appends rows that are new or changed to the index of their source; those that are gone stay in it.
 A search drops them from all candidates (`breadth`, `refine` times k), and a query that is left with fewer than k is
 searched exactly: FAISS' selectors would leave HNSW with what it met on the way to where all is gone. An index is built
 anew when a share of its rows is gone (`DEAD`), when `ivfpq` has outgrown its centres (`GROWTH`), and when the source
-has become large enough for its kind. A source that becomes smaller than that keeps the index it has.
+has become large enough for its kind.
 
 **Saved.** With a `folder`, the indexes of `ivfpq` and `hnsw` are written there once built, and again when a share of
 their rows is in no file (`UNSAVED`). A later program maps the file and appends what is missing (then to a copy in RAM:
 FAISS cannot append to a map). `KIND-SOURCE.index` is FAISS' own file, the index' rows (`ROW`), and a line with format,
-settings, FAISS' version and the CRC-32C of all before. It gets its name when it is complete. One that does not match
-its last line is built anew. A row is known by its id and `Rows.origins`, so a file of another memory or version is of
-less use, and never wrong.
+settings, FAISS' version and the CRC-32C of all before; a file that does not match that line is built anew. A row is
+known by its id and `Rows.origins`, so a file of another memory or version is of less use, and never wrong.
 
 Equal scores at the edge of the k best may fall either way: FAISS decides. The extra `faiss` installs it.
 """
@@ -59,8 +57,6 @@ ROW = np.dtype([("id", "<i8"), ("origin", "<u8"), ("version", "<i8")])
 
 @dataclass(frozen=True)
 class FaissConfig:
-    """Settings of `ivfpq` and of `hnsw`."""
-
     probes: int = 32  # ivfpq: lists that are searched
     refine: int = 10  # ivfpq: candidates per result that are compared by their keys themselves
     links: int = 32  # hnsw: neighbours of a node
@@ -70,8 +66,6 @@ class FaissConfig:
 
 @dataclass(eq=False)
 class Part:
-    """The index of a source."""
-
     kind: str
     index: Any
     mapped: bool = False  # from a file
@@ -103,13 +97,13 @@ class FaissEngine:
         origins = np.zeros(len(rows), np.uint64) if rows.origins is None else rows.origins()
         for number in range(sources):
             at = np.flatnonzero(rows.source == number)
+            if not len(at):
+                self._parts.pop(number, None)
+                continue
             wanted = np.zeros(len(at), ROW)
             wanted["id"], wanted["origin"], wanted["version"] = rows.ids[at], origins[at], rows.versions[at]
-            if len(at):
-                self._bring(number, wanted, rows, at)
-                self._save(number)
-            else:
-                self._parts.pop(number, None)
+            self._bring(number, wanted, rows, at)
+            self._save(number)
         self._sources, self._version, self._width = sources, version, rows.key_dim
 
     def search(
@@ -118,10 +112,9 @@ class FaissEngine:
         queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
         nothing = np.zeros((len(queries), 0), np.int64)
         found = [(nothing, nothing.astype(np.float32), nothing)]  # ids, scores, sources of each index
-        for number in chosen:
-            if number in self._parts:
-                ids, scores = self._search(self._parts[number], queries, k)
-                found.append((ids, scores + gate[:, [number]], np.full_like(ids, number)))
+        for number in self._parts.keys() & set(chosen):
+            ids, scores = self._search(self._parts[number], queries, k)
+            found.append((ids, scores + gate[:, [number]], np.full_like(ids, number)))
         ids, scores, origins = (np.concatenate(parts, axis=1) for parts in zip(*found, strict=True))
         return merge(ids, scores, origins, k, self._version)
 
@@ -154,11 +147,12 @@ class FaissEngine:
     def _bring(self, number: int, wanted: np.ndarray, rows: Rows, at: np.ndarray) -> None:
         """Makes the index of a source one of the rows `wanted`, which are the rows `at` of all."""
         kind = self.kind if len(at) >= FEWEST[self.kind] else "flat"
-        for find in (lambda: self._parts.pop(number, None), lambda: self._read(number, rows.key_dim)):
-            part = find()
-            if part and (place := self._places(part, wanted, kind, rows)) is not None:
-                break
-        else:
+        part = self._parts.pop(number, None)
+        place = self._places(part, wanted, kind, rows)
+        if place is None:
+            part = self._read(number, rows.key_dim)
+            place = self._places(part, wanted, kind, rows)
+        if part is None or place is None:
             part, place = Part(kind, self._empty(kind, rows, at)), np.full(len(at), NOTHING)
         self._parts[number] = part
         kept, missing = np.flatnonzero(place != NOTHING), np.flatnonzero(place == NOTHING)
@@ -180,8 +174,10 @@ class FaissEngine:
         part.live = np.zeros(len(part.rows), bool)
         part.live[place] = True
 
-    def _places(self, part: Part, wanted: np.ndarray, kind: str, rows: Rows) -> np.ndarray | None:
+    def _places(self, part: Part | None, wanted: np.ndarray, kind: str, rows: Rows) -> np.ndarray | None:
         """Where the index has each of the rows `wanted`, or -1; None: it is to be built anew."""
+        if part is None:
+            return None
         own, index = part.rows, part.index
         if index.ntotal != len(own) or index.d != rows.key_dim or part.kind != kind != "flat":
             return None
@@ -196,7 +192,6 @@ class FaissEngine:
         return None if dead > DEAD * len(own) or len(wanted) > GROWTH * PER_LIST * lists else place
 
     def _empty(self, kind: str, rows: Rows, at: np.ndarray) -> Any:
-        """An index for the rows `at`."""
         faiss, width, config = self._faiss, rows.key_dim, self.config
         if kind == "flat":
             return faiss.IndexFlatIP(width)
@@ -258,7 +253,6 @@ class FaissEngine:
             log.warning("the index is not saved, so the next program builds it anew: %s", error)
 
     def _last_line(self, checksum: google_crc32c.Checksum, width: int) -> bytes:
-        """Of a saved index."""
         built = f"{self.kind} of {width} numbers, {self.config.links} links, depth {self.config.depth}"
         check = checksum.digest().hex()
         return f"\nFormat {FORMAT}, {built}, FAISS {self._faiss.__version__}, CRC-32C {check}\n".encode()

@@ -4,15 +4,14 @@
     memory = Memory.load("memory", engine=MilvusEngine("http://host:19530", index="IVF_FLAT"))
 
 One collection holds id, source and key of every live item. `update` sends what is new or changed since the last one and
-deletes what is gone; the first update of an engine begins with an empty collection, so one that exists is dropped only
-with `overwrite`. Each source is searched by itself, with a filter, and the gate is added before the results are merged:
-constant within a source, it can lose none. A file is slow (seconds for 100,000 keys) and made for trying out.
+deletes what is gone; an engine begins with an empty collection. Each source is searched by itself, with a filter, and
+the gate is added before the results are merged: constant within a source, it can lose none. A file is slow (seconds for
+100,000 keys) and made for trying out.
 
 With `reuse`, collections outlive the program: `update` looks for one of just these rows, by a digest of them in its
-name, and sends nothing if it is there; others of that engine's name are dropped. A collection gets that name when it is
-complete: until then it is called `..._filling_...`, so that programs that search for the first time at once do not fill
-the same one; what a killed one has left is dropped after a day. A program whose collection was dropped, because the
-memory has changed, makes it again when it searches.
+name, and sends nothing if it is there; others of that engine's name are dropped. Until it is complete a collection is
+called `..._filling_...`, so that programs that search for the first time at once do not fill the same one; what a
+killed one has left is dropped after a day. A program whose collection was dropped makes it again when it searches.
 
 A server that cannot be reached, does not answer in a minute, or refuses, is a ConnectionError in one line. The extra
 `milvus` installs the client and milvus-lite.
@@ -43,17 +42,13 @@ class MilvusEngine:
 
     Args:
       uri: a file ending in .db, or the address of a server.
-      collection: its name.
       index: FLAT (exact), IVF_FLAT, HNSW or another of the server's.
       token: "user:password" of a server.
       overwrite: drop a collection of that name.
       reuse: `collection` begins the name of one for each contents, which later programs find again.
 
-    Raises:
-      ImportError: without the extra.
-      ConnectionError: no Milvus there.
-      FileExistsError: the collection is there, without `overwrite`.
-    """
+    Raises ImportError without the extra; ConnectionError where no Milvus is; FileExistsError for a collection that is
+    there, without `overwrite`."""
 
     def __init__(
         self,
@@ -74,15 +69,13 @@ class MilvusEngine:
                     self.close()
                     raise FileExistsError(f"{uri} holds a collection {collection!r}: name another, or set overwrite")
                 self._call("drop_collection", collection)
-        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._memory, self._sources, self._version, self._width = "", 0, 0, 0
         self._rows: Rows | None = None
+        self._sources, self._version = 0, 0
 
     def update(self, rows: Rows, sources: int, version: int) -> None:
         """As `Engine.update`; only differences are sent."""
         check_one_vector(rows, self)
-        known = self._sources and (self._memory, self._width)
-        self._sources = 0  # an update that fails leaves keys of two versions: the next one begins anew
+        before, self._sources = self._rows if self._sources else None, 0  # after one that fails all are sent
         with self._plain_errors():
             if self._reuse:
                 self._attach(rows)
@@ -92,29 +85,27 @@ class MilvusEngine:
                     if other != self.collection and known and int(known[1] or 0) < time.time() - ABANDONED:
                         self._call("drop_collection", other)
             else:
-                if known != (rows.memory, rows.key_dim):
+                if before is None or (before.memory, before.key_dim) != (rows.memory, rows.key_dim):
+                    before = None
                     self._create(rows)
-                self._send(rows)
-        self._rows, self._ids, self._versions = rows, rows.ids, rows.versions
-        self._sources, self._version, self._width = sources, version, rows.key_dim
+                self._send(rows, before)
+        self._rows, self._sources, self._version = rows, sources, version
 
-    def _send(self, rows: Rows) -> None:
-        gone = np.setdiff1d(self._ids, rows.ids)
+    def _send(self, rows: Rows, before: Rows | None) -> None:
+        """Sends what differs from the rows before."""
+        ids, versions = (rows.ids[:0], rows.versions[:0]) if before is None else (before.ids, before.versions)
+        gone = np.setdiff1d(ids, rows.ids)
         chunk = max(1, CHUNK_BYTES // (4 * rows.key_dim))
         for start in range(0, len(gone), chunk):
             self._call("delete", self.collection, ids=gone[start : start + chunk].tolist())
-        before = np.full(len(rows), -1)
-        there = np.isin(rows.ids, self._ids)
-        before[there] = self._versions[np.searchsorted(self._ids, rows.ids[there])]
+        there, known = np.isin(rows.ids, ids), np.full(len(rows), -1)
+        known[there] = versions[np.searchsorted(ids, rows.ids[there])]
         for start in range(0, len(rows), chunk):
-            changed = start + np.flatnonzero(before[start : start + chunk] != rows.versions[start : start + chunk])
+            changed = start + np.flatnonzero(known[start : start + chunk] != rows.versions[start : start + chunk])
             if len(changed):
-                keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)
-                data = [
-                    {"id": int(rows.ids[row]), "source": int(rows.source[row]), "key": keys[row - start]}
-                    for row in changed
-                ]
-                self._call("upsert", self.collection, data)
+                keys = np.asarray(rows.keys(start, min(start + chunk, len(rows))), np.float32)[changed - start]
+                columns = zip(rows.ids[changed].tolist(), rows.source[changed].tolist(), keys, strict=True)
+                self._call("upsert", self.collection, [{"id": i, "source": s, "key": key} for i, s, key in columns])
 
     def _attach(self, rows: Rows) -> None:
         """Takes the collection that holds these rows; makes it if it is not there, or not complete."""
@@ -134,12 +125,9 @@ class MilvusEngine:
         self.collection = f"{self._name}_filling_{int(time.time())}_{secrets.token_hex(4)}"
         try:
             self._create(rows)
-            self._send(rows)
+            self._send(rows, None)
             if not self._call("has_collection", whole):
                 self._call("rename_collection", self.collection, whole)
-        except self._milvus.MilvusException:
-            if not self._call("has_collection", whole):
-                raise
         finally:
             if self._call("has_collection", self.collection):
                 self._call("drop_collection", self.collection)
@@ -149,32 +137,26 @@ class MilvusEngine:
         self, queries: Any, k: int, *, sources: Sequence[int] | None = None, log_gate: Any = None
     ) -> SearchResult:
         """As `Engine.search`; raises ValueError also for k above `MOST`."""
-        queries, chosen, gate = check_search(queries, k, sources, log_gate, self._width, self._sources)
+        width = 0 if self._rows is None else self._rows.key_dim
+        queries, chosen, gate = check_search(queries, k, sources, log_gate, width, self._sources)
         if k > MOST:
             raise ValueError(f"k is {k}: Milvus gives at most {MOST} items")
-        ids = np.full((len(queries), len(chosen), k), NOTHING)
+        ids = np.full((len(queries), len(chosen) * k), NOTHING)
         scores = np.full(ids.shape, -np.inf, np.float32)
         for place, number in enumerate(chosen if len(queries) else []):
             with self._plain_errors():
                 answer = self._best(list(queries), k, number)
             for row, hits in enumerate(answer):
-                ids[row, place, : len(hits)] = [hit["id"] for hit in hits]
-                scores[row, place, : len(hits)] = [hit["distance"] for hit in hits]
-        scores += gate[:, chosen, None]
-        origins = np.broadcast_to(np.array(chosen)[:, None], ids.shape)
-        ids, scores, origins = (x.reshape(len(queries), len(chosen) * k) for x in (ids, scores, origins))
-        return merge(ids, scores, origins, k, self._version)
+                part = slice(place * k, place * k + len(hits))
+                ids[row, part], scores[row, part] = [hit["id"] for hit in hits], [hit["distance"] for hit in hits]
+        origins = np.broadcast_to(np.repeat(chosen, k), ids.shape)
+        return merge(ids, scores + gate[:, np.repeat(chosen, k)], origins, k, self._version)
 
     def _best(self, queries: list[np.ndarray], k: int, number: int) -> Any:
         """The best keys of one source; a collection that another program has dropped is made again."""
-        options = {
-            "data": queries,
-            "limit": k,
-            "filter": "" if self._sources == 1 else f"source == {number}",  # a filter takes as long as the search
-            "anns_field": "key",
-            "search_params": {"metric_type": "IP"},
-            "consistency_level": "Strong",
-        }
+        options = {"data": queries, "limit": k, "anns_field": "key", "search_params": {"metric_type": "IP"}}
+        options["filter"] = "" if self._sources == 1 else f"source == {number}"  # a filter takes as long as the search
+        options["consistency_level"] = "Strong"
         try:
             return self._call("search", self.collection, **options)
         except self._milvus.MilvusException:
@@ -196,9 +178,7 @@ class MilvusEngine:
             yield
         except (self._milvus.MilvusException, importlib.import_module("grpc").RpcError) as error:
             reason = " ".join(str(getattr(error, "message", error)).split())
-            raise ConnectionError(
-                f"Milvus at {self._uri}: {reason}; check that it runs, or choose another engine"
-            ) from error
+            raise ConnectionError(f"Milvus at {self._uri}: {reason}; check that it runs") from error
 
     def _create(self, rows: Rows) -> None:
         """Makes an empty collection for keys like these, in the place of one of its name."""
@@ -212,8 +192,6 @@ class MilvusEngine:
         params = self._client.prepare_index_params()
         params.add_index("key", index_type=self._index, metric_type="IP")
         self._call("create_collection", self.collection, schema=schema, index_params=params)
-        self._ids, self._versions = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._memory, self._width = rows.memory, rows.key_dim
 
 
 def digest(rows: Rows) -> str:
