@@ -118,6 +118,21 @@ def test_as_many_are_found_where_all_about_the_query_is_gone(built, kind):
     assert found == far[:10].tolist() and built == [kind]
 
 
+def test_only_sources_that_changed_are_appended_to():
+    ids, source, keys = drawn(60, 16)
+    engine = FaissEngine()
+    engine.update(Rows.of(ids, source, keys), 3, 1)
+    before = {number: part.index.ntotal for number, part in engine._parts.items()}
+    gone = np.flatnonzero(source == 1)[0]
+    kept = np.arange(60) != gone
+    engine.update(Rows.of(ids[kept], source[kept], keys[kept]), 3, 2)
+    assert before == {number: part.index.ntotal for number, part in engine._parts.items()}
+    assert ids[gone] not in engine.search(keys[[gone]], 59).ids
+    versions = np.where(ids[kept] == ids[kept][source[kept] == 2][0], 3, 0)
+    engine.update(Rows.of(ids[kept], source[kept], -keys[kept], versions), 3, 3)
+    assert before | {2: before[2] + 1} == {number: part.index.ntotal for number, part in engine._parts.items()}
+
+
 def found_in(folder, kind="hnsw", **settings):
     """What a program finds that begins now: ids for every item's own key, in all sources."""
     memory = Memory(folder, FaissEngine(kind, FaissConfig(**settings), folder / INDEXES))
@@ -222,6 +237,20 @@ def test_two_programs_at_once(built, monkeypatch, tmp_path, caplog, meanwhile):
     before = len(built)
     found_in(tmp_path / "memory")
     assert len(built) == before and not list((tmp_path / "memory" / INDEXES).glob(".*"))
+
+
+def test_an_index_that_is_replaced_while_it_is_read(built, monkeypatch, tmp_path):
+    """Its rows would be looked up in those of the other file."""
+    for seed in (1, 2):
+        build(tmp_path / str(seed), 90, seed)
+        found_in(tmp_path / str(seed))
+    mine, others = (tmp_path / str(seed) / INDEXES / "hnsw-0.index" for seed in (1, 2))
+    checksum = faiss_engine._checksum
+    monkeypatch.setattr(
+        faiss_engine, "_checksum", lambda *given: (others.exists() and others.replace(mine), checksum(*given))[1]
+    )
+    found_in(tmp_path / "1")
+    assert len(built) == 7
 
 
 DAMAGE = {
