@@ -25,8 +25,6 @@ programs of their own; XLA fuses them into a call at a lower cost.
 The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 from collections.abc import Callable, Sequence
@@ -67,16 +65,11 @@ COLUMNS |= {"overhead %": "+.3f", "by parts %": "+.3f", "by calls %": "+.2f", "G
 
 @dataclass
 class Options:
-    size: Literal["sd15", "tiny"] = "sd15"
-    """Stable Diffusion 1.5's networks, or small ones with all their parts."""
-    kinds: tuple[Kind, ...] = get_args(Kind)
-    """Methods to compare with the base; layout is Plug-and-Play."""
-    steps: int = 50
-    """Steps of the run that the numbers are for."""
-    repeats: int = 3
-    """Timed calls per number; the median counts."""
-    inversion: int = INVERSION
-    """Steps of Plug-and-Play from an image to its noise."""
+    size: Literal["sd15", "tiny"] = "sd15"  # Stable Diffusion 1.5's networks, or small ones with all their parts
+    kinds: tuple[Kind, ...] = get_args(Kind)  # Methods to compare with the base; layout is Plug-and-Play
+    steps: int = 50  # Steps of the run that the numbers are for
+    repeats: int = 3  # Timed calls per number; the median counts
+    inversion: int = INVERSION  # Steps of Plug-and-Play from an image to its noise
 
 
 class Prepared(NamedTuple):

@@ -4,8 +4,6 @@
 with the number and time of the frame after each, so that a player shows whether they are cuts.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, NamedTuple
 

@@ -10,8 +10,6 @@ training. The pipeline is fast enough if it delivers several times what is consu
 for its batch (on a CPU both share the cores, so their speeds tell less).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import statistics
 import tempfile

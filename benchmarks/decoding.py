@@ -4,8 +4,6 @@ Each row is a process of its own, which decodes a small picture of the kind firs
 process grows by with the large one, by `common.io.images.read_image`, as float32. Its limits follow from them.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

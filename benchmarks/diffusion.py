@@ -34,8 +34,6 @@ products that XLA sees. `of peak` is the share of `--peak-tflops`.
 Memory is read from /proc (Linux). No table uses programs that were compiled earlier.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import importlib.util
@@ -82,16 +80,11 @@ GPU |= {"peak MB": ",.0f"}
 
 @dataclass
 class Options:
-    only: Literal["unet", "sdxl", "steps", "tiles", "gpu"] | None = None
-    """One table instead of all."""
-    repeats: int = 3
-    """Timed runs per number; the median counts."""
-    rounds: int = 2
-    """Processes of each library in the first table, in turns."""
-    small: bool = False
-    """Tiny networks and pictures, to see that it runs."""
-    peak_tflops: float | None = None
-    """What the accelerator can do in bfloat16, by its data sheet (without sparsity)."""
+    only: Literal["unet", "sdxl", "steps", "tiles", "gpu"] | None = None  # One table instead of all
+    repeats: int = 3  # Timed runs per number; the median counts
+    rounds: int = 2  # Processes of each library in the first table, in turns
+    small: bool = False  # Tiny networks and pictures, to see that it runs
+    peak_tflops: float | None = None  # What the accelerator can do in bfloat16, by its data sheet (without sparsity)
 
 
 def write(folder: str, small: bool) -> int:

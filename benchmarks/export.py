@@ -24,8 +24,6 @@ With a base, for the two rows of guidance:
   over the base's calls. `by calls` is whole calls with their noise.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 import time
@@ -58,20 +56,15 @@ WITH_BASE |= {"plugin % by calls": "+.1f", "ControlNet %": "+.1f"}
 
 @dataclass
 class Options:
-    plugin: str | None = None
-    """A MediaPipe plugin or a T2I-Adapter instead of random weights."""
+    plugin: str | None = None  # A MediaPipe plugin or a T2I-Adapter instead of random weights
     base: str | None = None
     """A base that the plugin fits: also time its UNet alone, with the plugin, and with a ControlNet."""
-    size: int = 512
-    """Side of the picture."""
-    steps: int = 20
-    """Calls of the UNet in a run."""
+    size: int = 512  # Side of the picture
+    steps: int = 20  # Calls of the UNet in a run
     cores: tuple[int, ...] = (1, 2)
-    repeats: int = 20
-    """Timed calls per number; the median counts."""
+    repeats: int = 20  # Timed calls per number; the median counts
     runtimes: tuple[str, ...] = tuple(FORMATS)
-    small: bool = False
-    """A tiny plugin and picture, to see that it runs."""
+    small: bool = False  # A tiny plugin and picture, to see that it runs
 
 
 def programs(plugin: str | None, base: str | None, size: int, small: bool) -> dict[str, Any]:

@@ -21,8 +21,6 @@ image for which the machine lacks the memory is left out. `CPU ratio` is ours by
 same program with every level computed whole (`film.ops.row_tiling`): what row tiling costs, and what it saves.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -65,17 +63,12 @@ class Options:
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080", "3840x2160")
     """WIDTHxHEIGHT each. The sequences of the last two take hours on two cores."""
     kinds: tuple[str, ...] = tuple(KINDS)
-    repeats: int = 3
-    """Most timed runs per number; the median counts."""
-    seconds: float = 60
-    """No run begins later than so many seconds after the first."""
-    reference: Path | None = None
-    """A clone of the TensorFlow program."""
+    repeats: int = 3  # Most timed runs per number; the median counts
+    seconds: float = 60  # No run begins later than so many seconds after the first
+    reference: Path | None = None  # A clone of the TensorFlow program
     reference_python: str = sys.executable
-    untiled: bool = False
-    """Run each row without row tiling as well."""
-    rows: Path | None = None
-    """A file of JSON lines to go on with."""
+    untiled: bool = False  # Run each row without row tiling as well
+    rows: Path | None = None  # A file of JSON lines to go on with
     case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND[:untiled] in this process.")] = (
         None
     )

@@ -9,8 +9,6 @@
 Each is a process of its own; `budget` is what its plan may take, or all there is.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

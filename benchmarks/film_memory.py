@@ -7,8 +7,6 @@ The last line has the constants that fit the peaks: of those with which no peak 
 of relative excesses is least. With `--rows` what the file of JSON lines holds is not measured again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import resource

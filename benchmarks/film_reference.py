@@ -4,8 +4,6 @@
 programs draw the same weights and frames here. Each line on stdin asks for one run, and is answered by a line of JSON.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import resource

@@ -11,8 +11,6 @@ A small network, random items of 16x16 pixels and 8 tokens, eight devices simula
 Seconds are of devices that share this machine's cores.
 """
 
-from __future__ import annotations
-
 import os
 import statistics
 import time

@@ -32,8 +32,6 @@ Each row is measured in a process of its own. The files have just been written: 
 disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -70,22 +68,14 @@ SAVED = {name: (name, f"{name}, saved", f"{name}, 1 behind") for name in ("faiss
 
 @dataclass
 class Options:
-    items: int = 2_000_000
-    """Of the memory."""
-    folder: Path | None = None
-    """New or empty, for the memory, which stays there; None: a temporary one."""
-    shard: int = 65536
-    """Rows of a shard."""
-    processes: int = 5
-    """That open the memory."""
-    k: int = 50
-    """Items asked for, by 64 queries."""
-    repeats: int = 7
-    """Timed searches after the first; the median counts."""
-    data: Literal["random", "clustered"] = "random"
-    """How keys lie."""
-    engines: tuple[Literal["faiss:flat", "faiss:ivfpq", "faiss:hnsw", "milvus"], ...] = ()
-    """Beside the exact one."""
+    items: int = 2_000_000  # Of the memory
+    folder: Path | None = None  # New or empty, for the memory, which stays there; None: a temporary one
+    shard: int = 65536  # Rows of a shard
+    processes: int = 5  # That open the memory
+    k: int = 50  # Items asked for, by 64 queries
+    repeats: int = 7  # Timed searches after the first; the median counts
+    data: Literal["random", "clustered"] = "random"  # How keys lie
+    engines: tuple[Literal["faiss:flat", "faiss:ivfpq", "faiss:hnsw", "milvus"], ...] = ()  # Beside the exact one
 
 
 class Batch(NamedTuple):

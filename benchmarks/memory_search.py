@@ -35,8 +35,6 @@ with a tenth of a second between two, in which threads that spin fall asleep; on
 Memory is read from /proc (Linux).
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import gc
@@ -75,26 +73,16 @@ COLUMNS |= {"key MB": ",.0f", "held MB": ",.0f", "search MB": ",.1f", "planned M
 
 @dataclass
 class Options:
-    items: int = 1_000_000
-    """Keys."""
-    data: Literal["random", "clustered"] = "clustered"
-    """How keys and queries lie."""
-    queries: int = 64
-    """Of one search."""
-    k: int = 50
-    """Items asked for."""
-    width: int = 128
-    """Numbers of a key."""
-    threads: int = 2
-    """Cores of each engine."""
-    repeats: int = 7
-    """Timed searches per engine; the median counts."""
-    hnsw: bool = False
-    """FAISS's graph too."""
-    milvus_items: int = 100_000
-    """Keys for Milvus; 0 leaves it out."""
-    late_items: int = 100_000
-    """Keys of 8 vectors for late interaction; 0 leaves it out."""
+    items: int = 1_000_000  # Keys
+    data: Literal["random", "clustered"] = "clustered"  # How keys and queries lie
+    queries: int = 64  # Of one search
+    k: int = 50  # Items asked for
+    width: int = 128  # Numbers of a key
+    threads: int = 2  # Cores of each engine
+    repeats: int = 7  # Timed searches per engine; the median counts
+    hnsw: bool = False  # FAISS's graph too
+    milvus_items: int = 100_000  # Keys for Milvus; 0 leaves it out
+    late_items: int = 100_000  # Keys of 8 vectors for late interaction; 0 leaves it out
 
 
 class Task(NamedTuple):

@@ -20,8 +20,6 @@ integers), a source and a short text. LanceDB's table has the index that it offe
 Times are medians of `--repeats`, the two in turns. The program ends with an error where the two read different things.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Iterator
@@ -47,12 +45,9 @@ QUERIES = 64 * 50  # ids that are read at once
 
 @dataclass
 class Options:
-    items: int = 100_000
-    """Of the memory."""
-    repeats: int = 7
-    """Timed runs of everything but the build."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """What the times are of: the clock, or the processor, all threads together."""
+    items: int = 100_000  # Of the memory
+    repeats: int = 7  # Timed runs of everything but the build
+    clock: Literal["wall", "cpu"] = "wall"  # What the times are of: the clock, or the processor, all threads together
 
 
 class Storage(Protocol):

@@ -7,8 +7,6 @@ Runs the command in this process under `sys.setprofile` (all threads) and counts
 nested ones and lambdas. `--list` prints them by module. Functions that only run during imports do not count.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 import threading

@@ -11,8 +11,6 @@ refreshes that came into use.
 On a CPU the processes' arithmetic still shares caches and the memory's bandwidth; on accelerators nothing is shared.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics
@@ -33,16 +31,11 @@ FLAGS = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=f
 class Refresh:
     """Training with and without refresh."""
 
-    steps: int = 300
-    """Of each turn."""
-    every: int = 100
-    """Steps from one refresh to the next."""
-    turns: int = 3
-    """Runs of each kind."""
-    distractors: int = 0
-    """Further entities of the world, four items each: a larger memory."""
-    set: tuple[str, ...] = ()
-    """Further settings, as train.py takes them."""
+    steps: int = 300  # Of each turn
+    every: int = 100  # Steps from one refresh to the next
+    turns: int = 3  # Runs of each kind
+    distractors: int = 0  # Further entities of the world, four items each: a larger memory
+    set: tuple[str, ...] = ()  # Further settings, as train.py takes them
 
 
 class Turn(NamedTuple):

@@ -26,8 +26,6 @@ The program ends with an error where the last memory is not the first one, to it
 Memory is read from /proc (Linux). Megabytes are 2^20 bytes.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io
@@ -64,14 +62,10 @@ ITEM = {"": "", "bytes of an item": ",.0f"}
 
 @dataclass
 class Options:
-    rows: int = 200_000
-    """Of the table."""
-    pictures: int = 3000
-    """In the folder."""
-    seed: int = 0
-    """Of all that is drawn."""
-    shard: int | None = None
-    """Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows."""
+    rows: int = 200_000  # Of the table
+    pictures: int = 3000  # In the folder
+    seed: int = 0  # Of all that is drawn
+    shard: int | None = None  # Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows
 
 
 def words(rng: np.random.Generator, letters: str, count: int) -> list[str]:

@@ -4,8 +4,6 @@ log = RowLog(Path("rows.jsonl"))
 row = log.row({"model": "paper", "size": "256x256"}, measure)    # measured once, then read
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

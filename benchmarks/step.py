@@ -11,8 +11,6 @@ compiled program's own (arguments, results, temporaries); `peak MB` is measured:
 Linux the most memory of the process while stepping, less that before the state was made.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from dataclasses import dataclass
@@ -119,18 +117,12 @@ def accelerator_peak() -> float | None:
 
 @dataclass
 class Options:
-    model: str = "paper"
-    """paper or small."""
-    batch: tuple[int, ...] = (1, 2, 4)
-    """Batch sizes to try."""
-    crop: int = 256
-    """Side of the crops, pixels."""
-    dtype: tuple[str, ...] = ("float32",)
-    """What the network computes in: float32, bfloat16."""
-    remat: tuple[bool, ...] = (False, True)
-    """Whether to forget activations and compute them again."""
-    repeats: int = 3
-    """Timed steps per case, after one that is not; the median counts."""
+    model: str = "paper"  # paper or small
+    batch: tuple[int, ...] = (1, 2, 4)  # Batch sizes to try
+    crop: int = 256  # Side of the crops, pixels
+    dtype: tuple[str, ...] = ("float32",)  # What the network computes in: float32, bfloat16
+    remat: tuple[bool, ...] = (False, True)  # Whether to forget activations and compute them again
+    repeats: int = 3  # Timed steps per case, after one that is not; the median counts
 
 
 def main(options: Options) -> None:

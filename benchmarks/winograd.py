@@ -5,8 +5,6 @@ turns in one process; each call allocates its arrays anew, which costs wide laye
 `compile` is CPU seconds, `taken` what `common.nn.winograd.is_faster` chooses.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from typing import Any

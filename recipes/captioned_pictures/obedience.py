@@ -43,11 +43,9 @@ OWN, NONE, WRONG = "own", "none", "wrong"
 class Settings:
     """What is drawn."""
 
-    plugins: tuple[str, ...] = PLUGINS
-    """Shipped names, or folders of weights."""
+    plugins: tuple[str, ...] = PLUGINS  # Shipped names, or folders of weights
     seeds: int = 3
-    count: int = 128
-    """Pictures of each set."""
+    count: int = 128  # Pictures of each set
     strength: float = 1.0
     base: str = "diffusion-small"
     captioned: str = "data/captioned64"

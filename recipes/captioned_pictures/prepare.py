@@ -33,16 +33,11 @@ Find = Callable[[Package], Path]  # the archive of a package
 class Settings:
     """What is written."""
 
-    size: int = 64
-    """Side of the pictures, px."""
-    flags: bool = False
-    """Keep country flags."""
-    unseen: int = 64
-    """Labels without a training picture."""
-    unseen_style: int = 64
-    """Labels without training pictures of one style."""
-    tokens: int = 2048
-    """Size of the vocabulary, 514 at least (bytes, bytes at a word's end, start, end)."""
+    size: int = 64  # Side of the pictures, px
+    flags: bool = False  # Keep country flags
+    unseen: int = 64  # Labels without a training picture
+    unseen_style: int = 64  # Labels without training pictures of one style
+    tokens: int = 2048  # Size of the vocabulary, 514 at least (bytes, bytes at a word's end, start, end)
 
     def __post_init__(self) -> None:
         if self.size < 8 or min(self.unseen, self.unseen_style) < 0:

@@ -40,12 +40,10 @@ class Settings:
 
     style: str = ""
     """A style behind each request, such as "3d emoji"; none by default."""
-    seeds: int = 4
-    """Images of each request, of the seeds 0, 1, ..."""
+    seeds: int = 4  # Images of each request, of the seeds 0, 1, ..
     steps: int = 20
     guidance: float = 4.0
-    order: int = 0
-    """Seed of the order of the rows."""
+    order: int = 0  # Seed of the order of the rows
 
 
 def main(

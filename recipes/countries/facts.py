@@ -18,14 +18,12 @@ Held-out countries are real ones with a unique flag. Training asks no question a
 memory holds them, and other countries name them as neighbours.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -76,7 +74,7 @@ class Atlas:
     held_out: Int[np.ndarray, " h"]
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Atlas:
+    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Self:
         """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository).
 
         Raises OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
@@ -87,7 +85,7 @@ class Atlas:
         chosen = np.random.default_rng([seed, SPLIT]).permutation(unique)[:held_out]
         return cls(seed, tuple(countries), flags, len(countries), np.sort(chosen))
 
-    def edited(self, seed: int) -> Atlas:
+    def edited(self, seed: int) -> Self:
         """The held-out countries exchange all their facts but names: for edits of the memory."""
         rng, facts = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.facts) for one in self.countries]
         for relation in RELATIONS[1:]:

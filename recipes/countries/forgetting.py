@@ -23,10 +23,9 @@ Their score is the area under the ROC curve against the never seen ones: .5 is g
 memory, "training, deleted" the weights. Standard errors are of a bootstrap over countries, whose questions are alike.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Self
 
 import numpy as np
 import scipy.stats
@@ -52,7 +51,7 @@ class Observations:
     countries: Int[np.ndarray, " n"]
     numbers: Float[np.ndarray, "a n"]
 
-    def resampled(self, rng: np.random.Generator) -> Observations:
+    def resampled(self, rng: np.random.Generator) -> Self:
         """The questions about as many countries, drawn with repetition."""
         known = np.unique(self.countries)
         rows = [np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))]

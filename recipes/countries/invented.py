@@ -17,13 +17,11 @@ lower-case ones, stay; every other word is replaced by one of as many syllables,
 Flags are drawn by `drawing.py`. Evaluation never has an invented country in its memory.
 """
 
-from __future__ import annotations
-
 import collections
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -89,7 +87,7 @@ class Syllables(NamedTuple):
     last: list[str]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Syllables:
+    def of(cls, words: Iterable[str]) -> Self:
         """Of words of two syllables or more, each counted once."""
         cut = [parts for word in dict.fromkeys(words) if len(parts := split_syllables(word)) > 1]
         return cls([p[0] for p in cut], [part for p in cut for part in p[1:-1]], [p[-1] for p in cut])

@@ -40,12 +40,9 @@ TOKENS = 550  # all that 18 labels give
 class Settings:
     """What is drawn."""
 
-    train: int = 3000
-    """Pictures of the split train."""
-    unseen: int = 128
-    """Pictures of the split unseen."""
-    size: int = 64
-    """Side in pixels."""
+    train: int = 3000  # Pictures of the split train
+    unseen: int = 128  # Pictures of the split unseen
+    size: int = 64  # Side in pixels
     seed: int = 0
 
 

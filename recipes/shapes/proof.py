@@ -45,16 +45,11 @@ BASE_STEPS, STEPS, BATCH = 600, 250, 16  # enough for the proof; the experiments
 class Proof:
     """Train controls on procedural shapes, and score them."""
 
-    seeds: int = 3
-    """Trainings per kind."""
-    kinds: tuple[str, ...] = tuple(KINDS)
-    """mediapipe, controlnet, t2i_adapter."""
-    output: str = "runs/proof.json"
-    """JSON file of the scores."""
-    set: tuple[str, ...] = ()
-    """Further overrides of the controls' trainings, as of train.py: trainer.steps=100."""
-    base_set: tuple[str, ...] = ()
-    """The same for the base's training."""
+    seeds: int = 3  # Trainings per kind
+    kinds: tuple[str, ...] = tuple(KINDS)  # mediapipe, controlnet, t2i_adapter
+    output: str = "runs/proof.json"  # JSON file of the scores
+    set: tuple[str, ...] = ()  # Further overrides of the controls' trainings, as of train.py: trainer.steps=100
+    base_set: tuple[str, ...] = ()  # The same for the base's training
 
 
 def prove(proof: Proof) -> list[dict[str, Any]]:

@@ -7,11 +7,9 @@ answer of one relation only.
 without a source its relations, and no others, are lost.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from jaxtyping import Int
@@ -68,7 +66,7 @@ class World:
     newcomers: Int[np.ndarray, " c"]
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> World:
+    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> Self:
         """Raises ValueError for numbers that do not fit."""
         if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
             raise ValueError(
@@ -81,7 +79,7 @@ class World:
         facts = _facts(rng, entities.COUNT)  # before the distractors': it does not depend on their number
         return cls(seed, np.concatenate([facts, _facts(rng, distractors)]), chosen, new)
 
-    def edited(self, seed: int) -> World:
+    def edited(self, seed: int) -> Self:
         """This world with another answer to every question about a held-out entity: for edits of the memory."""
         facts, rng = self.facts.copy(), np.random.default_rng([self.seed, EDITS, seed])
         other = rng.integers(1, CHOICES, (len(self.held_out), len(RELATIONS)))

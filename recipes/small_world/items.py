@@ -6,10 +6,9 @@ All about an item except its answers is drawn from the world's seed and the item
 item's picture, the order of its facts and its fillers are unchanged.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
+from typing import Self
 
 import numpy as np
 from jaxtyping import Int
@@ -30,7 +29,7 @@ class WorldVocabulary(Words):
     """All words of the small world, with the tokens of its answers."""
 
     @classmethod
-    def of_world(cls) -> WorldVocabulary:
+    def of_world(cls) -> Self:
         """The same for every seed and number of distractors."""
         syllables = (entities.SHAPES, entities.COLOURS, entities.TEXTURES)
         names = [syllable for attribute in syllables for syllable in attribute.values()]

@@ -26,8 +26,6 @@ Each row changes one thing:
 Rows without one source, and with other engines, are measured on the networks of the full rows.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import operator
@@ -37,7 +35,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import tyro
 
@@ -72,20 +70,13 @@ Results = dict[str, list[dict[str, dict[str, Scores]]]]  # row -> run -> stage -
 class Proof:
     """Train in the small world, change the memory, and count right answers."""
 
-    seeds: int = 3
-    """Runs of the main rows; the others have one."""
-    rows: tuple[str, ...] = tuple(ROWS)
-    """Some rows of the module's docstring."""
-    output: str = "runs/world_proof.json"
-    """JSON file of the scores."""
-    warm: int = 400
-    """Steps of the first stage."""
-    joint: int = 400
-    """Steps of the second stage; rows without a warm start get the steps of both stages."""
-    jobs: int = 1
-    """Trainings side by side; from two on, each uses one processor core."""
-    set: tuple[str, ...] = ()
-    """Further overrides of both stages, as of train.py: data.batch_size=16."""
+    seeds: int = 3  # Runs of the main rows; the others have one
+    rows: tuple[str, ...] = tuple(ROWS)  # Some rows of the module's docstring
+    output: str = "runs/world_proof.json"  # JSON file of the scores
+    warm: int = 400  # Steps of the first stage
+    joint: int = 400  # Steps of the second stage; rows without a warm start get the steps of both stages
+    jobs: int = 1  # Trainings side by side; from two on, each uses one processor core
+    set: tuple[str, ...] = ()  # Further overrides of both stages, as of train.py: data.batch_size=16
 
 
 @dataclass(frozen=True)
@@ -96,7 +87,7 @@ class Stage:
     overrides: tuple[str, ...]
 
     @classmethod
-    def create(cls, experiment: str, name: str, *overrides: str) -> Stage:
+    def create(cls, experiment: str, name: str, *overrides: str) -> Self:
         return cls(name, (f"experiment={experiment}", f"name={name}", *overrides))
 
     @property

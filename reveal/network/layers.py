@@ -8,10 +8,8 @@ queries: the output at a padded position has no meaning, but depends on unmasked
 a padded position averages over everything, missing images included.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +30,7 @@ class Mode(NamedTuple):
     dropout: float = 0.0  # probability of a zero
     key: PRNGKeyArray | None = None  # of the dropout; None: no dropout
 
-    def fold(self, number: int) -> Mode:
+    def fold(self, number: int) -> Self:
         """The same for one of several parts: its zeros are its own."""
         return self if self.key is None else self._replace(key=jax.random.fold_in(self.key, number))
 

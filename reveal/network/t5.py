@@ -18,12 +18,10 @@ The decoder runs on whole texts, as in training, or token by token with a `Cache
 passes the embedding, which the text encoder shares.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -246,7 +244,7 @@ class Cache(NamedTuple):
     context_bias: Float[Array, "b 1 1 m"]
     position: Int[Array, ""]  # of the next token
 
-    def select(self, rows: Int[Array, " r"]) -> Cache:
+    def select(self, rows: Int[Array, " r"]) -> Self:
         """Row i continues row `rows[i]`, which has the same context."""
         return self._replace(past=jax.tree.map(lambda x: x[rows], self.past))
 

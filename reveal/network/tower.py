@@ -18,8 +18,6 @@ image has the learnt vector `none` instead, and training teaches the tower to pu
 near it (`reveal/training/picture_pairs.py`): its cosine with the stored pictures then says how far to trust a match.
 """
 
-from __future__ import annotations
-
 import jax
 import jax.numpy as jnp
 from flax import nnx

@@ -19,12 +19,10 @@ An empty answer is always doubted.
 (Platt, "Probabilistic outputs for support vector machines", 1999.)
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -83,7 +81,7 @@ class Doubt:
             raise ValueError(f"{self}: weights of {FEATURES[-1]} need a regression of the question")
 
     @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Doubt:
+    def from_json(cls, mapping: Mapping[str, Any]) -> Self:
         """The inverse of `as_json`; a term without a weight does not count. Raises ValueError for other fields."""
         rule = f"it has bias, threshold, and weights of {', '.join(FEATURES)}, and of pairs of them"
         try:

@@ -11,11 +11,9 @@ Austria's flag are Monaco's. A window that is near the tower's vector of no pict
 of a background some match an item by chance.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import cv2
 import numpy as np
@@ -35,7 +33,7 @@ class Views:
     background: float = 0.5  # of the similarity to no picture
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> Views:
+    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> Self:
         """A description in a header; older ones are the windows alone."""
         fields = fields if isinstance(fields, Mapping) else {"windows": fields}
         windows = tuple((float(share), int(count)) for share, count in fields.get("windows", ()))

@@ -26,8 +26,6 @@ A SentencePiece model of another size follows the same rule, so a network for it
 `bos=...bos`, which `show` prints. A sentinel that a text spells out, `<extra_id_7>`, is encoded as that sentinel.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib
@@ -38,7 +36,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import sentencepiece
@@ -148,7 +146,7 @@ class Words:
             raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)} and has unique words; repeated: {repeated}")
 
     @classmethod
-    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Words:
+    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Self:
         """The most frequent words of some texts; `size` includes the special ones."""
         counts = collections.Counter(word for text in texts for word in WORD.findall(text.lower()))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -156,7 +154,7 @@ class Words:
         return cls((*SPECIAL, *words[: max(size - len(SPECIAL), 0)]))
 
     @classmethod
-    def load(cls, path: str | Path) -> Words:
+    def load(cls, path: str | Path) -> Self:
         """Raises OSError, and ValueError for a file that holds something else."""
         try:
             return cls(tuple(read_json(Path(path))["words"]))

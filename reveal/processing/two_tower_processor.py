@@ -7,8 +7,6 @@
 | `tokenizer.json` | SigLIP 2's; lower case |
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -16,7 +14,7 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import sentencepiece
@@ -110,9 +108,7 @@ class TwoTowerProcessor:
     vectors: int = 1
 
     @classmethod
-    def of_folder(
-        cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1
-    ) -> TwoTowerProcessor:
+    def of_folder(cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1) -> Self:
         """Raises as `tokenizer_of` and `ImagePreparation.from_json`."""
         side = config.vision.image_size
         siglip = ImagePreparation(side, crop=False, mean=HALF, std=HALF)
