@@ -34,22 +34,14 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEvaluation(Evaluation):
-    """Questions and settings.
+    """Questions and settings."""
 
-    Attributes:
-      data: the world (`recipes.questions.Questions`).
-      k: items read per question; 0: no memory.
-      renderings: pictures per question after training. training_renderings: during training.
-      engine: of the search; None: exact.
-      seed: of the edits.
-    """
-
-    data: Any
-    k: int = 4
-    renderings: int = 4
-    training_renderings: int = 1
-    engine: Engine | None = None
-    seed: int = 0
+    data: Any  # the world (`recipes.questions.Questions`)
+    k: int = 4  # items read per question; 0: no memory
+    renderings: int = 4  # pictures per question after training
+    training_renderings: int = 1  # and during training
+    engine: Engine | None = None  # None: exact
+    seed: int = 0  # of the edits
 
     @abstractmethod
     def rows(self, reader: Reader) -> dict[str, Scores]:
@@ -64,7 +56,6 @@ class MemoryEvaluation(Evaluation):
         return self.data.evaluation("train", 1)
 
     def settings(self) -> dict[str, Any]:
-        """The settings in results.json."""
         return {"k": self.k, "renderings": self.renderings}
 
     def files(self) -> Sequence[str]:
@@ -94,11 +85,9 @@ class MemoryEvaluation(Evaluation):
         """Writes further files."""
 
     def items(self) -> list[Item]:
-        """Of the memory, as it begins."""
         return self.data.memory_items()
 
     def reader(self, model: Reveal, folder: Path) -> Reader:
-        """The network with a new memory."""
         reader = Reader(model, read_item=self.data.read_item)
         reader.build(folder, self.items(), self.data.sources, self.engine)
         return reader
@@ -143,5 +132,4 @@ class MemoryEvaluation(Evaluation):
 
 
 def select(questions: Example, rows: np.ndarray) -> Example:
-    """Some of the questions, by index or mask."""
     return {name: array[rows] for name, array in questions.items()}

@@ -44,19 +44,13 @@ Number = int | np.integer
 
 @dataclass(frozen=True)
 class Questions(Batched):
-    """A world and the questions about it.
-
-    Attributes:
-      seed: of the world; the stream has a seed of its own.
-      shuffle: share of batches with a permutation of their own.
-    """
+    """A world and the questions about it."""
 
     relations: ClassVar[Sequence[str]]
-    evaluation_stream: ClassVar[int]
-    """Seeds the pictures of evaluation, apart from everything else that is drawn from the world's seed."""
+    evaluation_stream: ClassVar[int]  # seeds the pictures of evaluation, apart from what else the world's seed draws
 
-    seed: int = 0
-    shuffle: bool | int | float = True
+    seed: int = 0  # of the world; the stream has a seed of its own
+    shuffle: bool | int | float = True  # share of batches with a permutation of their own
     batch_size: Positive = field(default=32, kw_only=True)
     threads: Positive = field(default=1, kw_only=True)
 
@@ -118,7 +112,6 @@ class Questions(Batched):
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def names(self, ids: Iterable[Number]) -> list[str]:
-        """Questions for people."""
         pairs = [divmod(int(number), len(self.relations)) for number in ids]
         return [f"{self.relations[relation]} of {self.describe(subject)}" for subject, relation in pairs]
 

@@ -59,14 +59,12 @@ def pictures(folder: str | Path, split: str, seed: int | None = None) -> Iterato
 
 
 def scenes(seed: int, count: int, side: int) -> Iterator[Pair]:
-    """Rendered scenes with exact depth."""
     for number in range(count):
         made = scene(np.random.default_rng([seed, number]), side)
         yield Pair(made.image, draw_depth(made.depth, near="low"), [made.caption])
 
 
 def write(pairs: Iterable[Pair], folder: Path, prefix: str) -> None:
-    """Adds pairs to a folder."""
     (folder / "captions").mkdir(parents=True, exist_ok=True)
     for number, pair in enumerate(tqdm(pairs, desc=f"{folder.name} {prefix}"), 1):
         name = f"{prefix}{number:05d}"

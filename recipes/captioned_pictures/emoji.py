@@ -67,8 +67,6 @@ SETS = (
 
 @dataclass(frozen=True)
 class Emoji:
-    """An entry of emojibase."""
-
     label: str
     tags: tuple[str, ...]
     group: str

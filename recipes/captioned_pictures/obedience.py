@@ -91,7 +91,6 @@ def _draws(
     network: control.ControlNetwork | None,
     conditions: Images,
 ) -> list[Images]:
-    """The images of each seed."""
     options: dict[str, Any] = {"strength": settings.strength, "mesh": make_mesh()}
     firsts = [seed * settings.count for seed in range(settings.seeds)]
     return [draw(pipeline, prompts, network, conditions, evaluation, first_seed=first, **options) for first in firsts]

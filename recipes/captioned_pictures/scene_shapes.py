@@ -48,22 +48,17 @@ class Ball:
 
 @dataclass(frozen=True)
 class Box:
-    """Stands at (x, 0, z), turned about the vertical; `radius`: of the circumcircle of its base.
-
-    Attributes:
-      height: of the box. flat: its depth as a share of its width. turn: radians.
-    """
+    """Stands at (x, 0, z), turned about the vertical."""
 
     x: float
     z: float
-    radius: float
+    radius: float  # of the circumcircle of its base
     height: float
-    flat: float
-    turn: float
+    flat: float  # its depth as a share of its width
+    turn: float  # in radians
 
     @property
     def half(self) -> Vector:
-        """Half of its sides, along its own axes."""
         width = self.radius / np.hypot(1, self.flat)
         return np.array([width, self.height / 2, width * self.flat])
 
@@ -97,7 +92,6 @@ Shape = Ball | Box
 
 
 def meet_ground(start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths:
-    """The plane y = 0."""
     down = direction[:, 1] < -CLOSE
     return np.where(down, -start[..., 1] / np.where(down, direction[:, 1], -1), np.inf)
 

@@ -66,21 +66,13 @@ NAMED = 0.003  # smallest area in the caption, as a share of the picture
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A picture and what is in it.
+    """A picture and what is in it."""
 
-    Attributes:
-      image: RGB in [0, 1].
-      depth: distance along the camera's axis; infinite in the sky.
-      masks: of the visible parts of the things, in the order of `names`.
-      names: "red ball", "blue box".
-      ground: "sand".
-    """
-
-    image: Float[np.ndarray, "h w 3"]
-    depth: Float[np.ndarray, "h w"]
-    masks: Bool[np.ndarray, "n h w"]
-    names: tuple[str, ...]
-    ground: str
+    image: Float[np.ndarray, "h w 3"]  # RGB in [0, 1]
+    depth: Float[np.ndarray, "h w"]  # distance along the camera's axis; infinite in the sky
+    masks: Bool[np.ndarray, "n h w"]  # of the visible parts of the things, in the order of `names`
+    names: tuple[str, ...]  # "red ball", "blue box"
+    ground: str  # "sand"
 
     @property
     def caption(self) -> str:
@@ -92,26 +84,19 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """The scene before rendering; colours are linear.
-
-    Attributes:
-      things, names, colours: of the objects on the ground.
-      ground, ground_colours: two colours that alternate in squares of `tile`.
-      eye, axes: position of the camera; its right, up and forward. `focal` is in picture heights.
-      sun: direction towards it. horizon, zenith: colours of the sky.
-    """
+    """The scene before rendering; colours are linear."""
 
     things: tuple[Shape, ...]
     names: tuple[str, ...]
     colours: Float[np.ndarray, "n 3"]
     ground: str
-    ground_colours: Float[np.ndarray, "2 3"]
+    ground_colours: Float[np.ndarray, "2 3"]  # that alternate in squares of `tile`
     tile: float
-    eye: Vector
-    axes: Float[np.ndarray, "3 3"]
-    focal: float
-    sun: Vector
-    horizon: Vector
+    eye: Vector  # position of the camera
+    axes: Float[np.ndarray, "3 3"]  # its right, up and forward
+    focal: float  # in picture heights
+    sun: Vector  # direction towards it
+    horizon: Vector  # colours of the sky, as is the next
     zenith: Vector
 
 
@@ -140,7 +125,6 @@ def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
 
 
 def draw_world(rng: np.random.Generator) -> World:
-    """Random things, camera and light."""
     things, names, colours = _things(rng)
     ground = str(rng.choice(list(GROUNDS)))
     shade = rng.choice([1.0, 1.0, 0.86])  # two in three grounds are plain
@@ -201,7 +185,6 @@ def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> 
 
 
 def colour(world: World, direction: Vectors) -> Vectors:
-    """Linear colour seen along rays from the eye."""
     distance, index = meet(world.things, world.eye, direction)
     up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
     sky = world.horizon * (1 - up) + world.zenith * up
@@ -235,7 +218,6 @@ def _unshaded(world: World, place: Vectors, normal: Vectors) -> Lengths:
 
 
 def sheet(seed: int, count: int, side: int) -> Float[np.ndarray, "h w 3"]:
-    """Captioned scenes with their depth and masks."""
     pictures, labels = [], []
     for number in range(count):
         made = scene(np.random.default_rng([seed, number]), side)

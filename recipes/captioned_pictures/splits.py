@@ -28,7 +28,6 @@ def distinct(pictures: Iterable[Picture]) -> list[Picture]:
 
 
 def signature(image: UInt8[np.ndarray, "s s 3"]) -> bytes:
-    """Equal for duplicates."""
     small = cv2.resize(image, (COARSE, COARSE), interpolation=cv2.INTER_AREA)
     return (small // (256 // LEVELS)).tobytes()
 

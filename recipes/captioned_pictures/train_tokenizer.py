@@ -51,7 +51,6 @@ def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merge
 
 
 def write_tokenizer(folder: str | Path, vocab: Mapping[str, int], merges: Merges) -> None:
-    """Writes the files of a CLIP tokenizer into a new folder."""
     Path(folder).mkdir(parents=True)
     Tokenizer(vocab, merges).save(Path(folder), 77)
 

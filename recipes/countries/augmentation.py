@@ -45,7 +45,6 @@ def augment(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Genera
 
 
 def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """The image of a question that contains the name."""
     return np.full((size, size, 3), BLANK, np.float32)
 
 
@@ -225,7 +224,6 @@ def _behind(
 
 
 def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Blur and noise."""
     if (blur := rng.uniform(0, BLUR)) > 0.3:
         picture = cv2.GaussianBlur(picture, (0, 0), blur)
     start = int(rng.integers(GRAINS))
@@ -234,7 +232,6 @@ def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Floa
 
 
 def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Blur, noise and JPEG."""
     picture = _lens(picture, rng)
     if rng.random() < 0.3:
         coded = cv2.imencode(".jpg", (255 * picture[..., ::-1]).astype(np.uint8), [1, int(rng.uniform(25, 95))])[1]

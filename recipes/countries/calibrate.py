@@ -79,7 +79,6 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
 
 
 def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
-    """Of questions, as `reveal.reader.text_mean`."""
     tokens = np.stack([data.question_tokens(text) for text in texts])
     states = nnx.jit(Reveal.encode_query)(model, tokens)
     return np.asarray(text_mean(states, tokens.shape[1]))

@@ -33,7 +33,7 @@ from recipes.questions import Example, Questions
 from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
+from reveal.processing.item_arrays import ItemArrays, arrays_of
 from reveal.processing.processor import network_input, prompted
 
 TOKENIZER = pretrained.DATA / "spiece.model"  # trained by recipes.countries.pieces
@@ -43,44 +43,30 @@ ASKED_BY_FLAG = np.array([relation in BY_FLAG for relation in RELATIONS])
 
 @dataclass(frozen=True)
 class CountriesConfig(Questions):
-    """Flags and countries, and the questions about them.
-
-    Attributes:
-      seed: of the split and of what is invented; the stream has a seed of its own.
-      folder: files of `fetch.py`; None: those of the repository.
-      tokenizer: a SentencePiece model; None: the shipped one.
-      sources: names, in the order of the network's gate.
-      size: side of the pictures, 16 or more.
-      held_out: real countries that training does not ask about.
-      invented: number of invented countries.
-      repeats: how often a real country's questions come per epoch.
-      own: hard negatives about the same country. near: about similar countries.
-      text_length, item_length, answer_length: tokens of a question, an item, and an answer with its end.
-    """
+    """Flags and countries, and the questions about them; `seed` is of the split and of what is invented."""
 
     relations = RELATIONS
     source_of = phrases.SOURCE_OF
     evaluation_stream = EVALUATION
 
-    folder: str | None = None
-    tokenizer: str | None = None
-    sources: Sequence[str] = SOURCES
-    size: Annotated[int, whole(16)] = 48
-    held_out: int = 50
-    invented: NotNegative = 4000
-    repeats: Positive = 8
-    own: NotNegative = 1
-    near: NotNegative = 2
+    folder: str | None = None  # files of `fetch.py`; None: those of the repository
+    tokenizer: str | None = None  # a SentencePiece model; None: the shipped one
+    sources: Sequence[str] = SOURCES  # names, in the order of the network's gate
+    size: Annotated[int, whole(16)] = 48  # side of the pictures
+    held_out: int = 50  # real countries that training does not ask about
+    invented: NotNegative = 4000  # number of invented countries
+    repeats: Positive = 8  # how often a real country's questions come per epoch
+    own: NotNegative = 1  # hard negatives about the same country
+    near: NotNegative = 2  # about similar countries
     shuffle: Share = 0.5
-    text_length: Positive = 28
+    text_length: Positive = 28  # tokens of a question
     item_length: Positive = 40
-    answer_length: Annotated[int, whole(2)] = 12
+    answer_length: Annotated[int, whole(2)] = 12  # with the end
 
     def rules(self):
         yield self.sources == SOURCES, f"sources are {', '.join(SOURCES)}"
 
     def processor(self) -> dict[str, Any]:
-        """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""
         return {
             "item_length": self.item_length,
             "question_length": self.text_length,
@@ -101,13 +87,11 @@ class CountriesConfig(Questions):
 
     @functools.cached_property
     def vocabulary(self) -> Any:
-        """A `Tokenizer`, opened on first use."""
-        return Later(lambda: tokenizers.load(self.tokenizer or TOKENIZER))
+        return tokenizers.load(self.tokenizer or TOKENIZER)
 
     @functools.cached_property
-    def items(self) -> Any:
-        """The memory during training, `ItemArrays`: all countries."""
-        return Later(lambda: _items(self))
+    def items(self) -> ItemArrays:
+        return _items(self)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, atlas: Atlas | None = None) -> list[Item]:
         """Items about some countries (default: all real ones) with the facts of `atlas` (default: the true ones)."""

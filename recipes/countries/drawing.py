@@ -67,7 +67,6 @@ def seeds(seed: int, number: int) -> tuple[tuple[int, ...], ...]:
 
 
 def flag(part_seeds: Sequence[Sequence[int]]) -> UInt8[np.ndarray, "48 64 3"]:
-    """The flag with these `seeds`."""
     ground, colours, hoist, charge = (np.random.default_rng(list(seed)) for seed in part_seeds)
     palette = pick_colours(colours)
     canvas = np.zeros((OVERSAMPLED * HEIGHT, OVERSAMPLED * WIDTH, 3), np.uint8)
@@ -227,7 +226,6 @@ def draw_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, hoi
 
 
 def sheet(count: int = 160, seed: int = 0, size: int = 64) -> Float[np.ndarray, "h w 3"]:
-    """Invented flags, then as many augmented real ones."""
     real = Atlas.create().flags
     rngs = [np.random.default_rng([seed, number]) for number in range(count)]
     augmented = [augment(real[number * 7 % len(real)], size, rng) for number, rng in enumerate(rngs)]

@@ -334,7 +334,6 @@ class DrawnEvaluation(Evaluation):
         return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
 
     def sheet(self, shown: Mapping[str, Sequence[Picture]]) -> Float[np.ndarray, "h w 3"]:
-        """Eight pictures of each row."""
         cells = []
         for pictures in shown.values():
             for picture in pictures[::6][:8]:

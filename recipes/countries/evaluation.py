@@ -48,15 +48,11 @@ SHUFFLE = 0x73687566  # seeds the exchange of values
 
 @dataclasses.dataclass(frozen=True)
 class CountriesEvaluation(MemoryEvaluation):
-    """The rows of the module's docstring; further attributes as in `MemoryEvaluation`.
-
-    Attributes:
-      beams: beam width, by default that of `reveal ask`; 1: greedy.
-    """
+    """The rows of the module's docstring."""
 
     data: CountriesConfig
     renderings: int = 2
-    beams: int = BEAMS
+    beams: int = BEAMS  # beam width, by default that of `reveal ask`; 1: greedy
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("k", "beams", "renderings")}

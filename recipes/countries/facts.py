@@ -58,20 +58,13 @@ class Country:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Atlas:
-    """Countries and splits.
+    """Countries and splits."""
 
-    Attributes:
-      seed: of the split, the edits and what is invented.
-      countries: the real ones first. flags: theirs, RGB.
-      real: number of real countries.
-      held_out: numbers of the countries that training does not ask about, sorted.
-    """
-
-    seed: int
-    countries: tuple[Country, ...]
-    flags: UInt8[np.ndarray, "n 48 64 3"]
-    real: int
-    held_out: Int[np.ndarray, " h"]
+    seed: int  # of the split, the edits and what is invented
+    countries: tuple[Country, ...]  # the real ones first
+    flags: UInt8[np.ndarray, "n 48 64 3"]  # theirs, RGB
+    real: int  # number of real countries
+    held_out: Int[np.ndarray, " h"]  # numbers of the countries that training does not ask about, sorted
 
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Self:

@@ -61,13 +61,9 @@ class Observations:
 
 @dataclasses.dataclass(frozen=True)
 class ForgettingEvaluation(CountriesEvaluation):
-    """The table of the module's docstring; further attributes as in `CountriesEvaluation`.
+    """The table of the module's docstring."""
 
-    Attributes:
-      resamples: of the bootstrap.
-    """
-
-    resamples: int = 200
+    resamples: int = 200  # of the bootstrap
 
     def files(self) -> Sequence[str]:
         return ("results.json", "results.md")
@@ -76,7 +72,6 @@ class ForgettingEvaluation(CountriesEvaluation):
         """No pictures."""
 
     def groups(self) -> dict[str, Int[np.ndarray, " n"]]:
-        """Countries of each group."""
         rng = np.random.default_rng([SPLIT, self.seed])
         held_out, never = np.array_split(rng.permutation(self.data.atlas.held_out), 2)
         training, _ = np.array_split(rng.permutation(self.data.splits["train"]), 2)

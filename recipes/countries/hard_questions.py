@@ -32,16 +32,10 @@ BEFORE = 0.6  # share of the pictures before a photograph
 
 @dataclass(frozen=True)
 class HardQuestions(CountriesConfig):
-    """Attributes beside those of `CountriesConfig`:
-
-    drawings, photographs, scenery: folders, as in `FlagPairs`.
-    unanswerable: share of the questions.
-    """
-
-    drawings: str = "data/flag_drawings"
+    drawings: str = "data/flag_drawings"  # folders, as in `FlagPairs`
     photographs: str = "data/photographs"
     scenery: str = "data/flag_scenery"
-    unanswerable: float = 0.2
+    unanswerable: float = 0.2  # share of the questions
 
     @functools.cached_property
     def pairs(self) -> FlagPairs:

@@ -65,7 +65,6 @@ class HardNegatives:
 
     @functools.cached_property
     def candidates(self) -> Int[np.ndarray, " m"]:
-        """Countries that training asks about."""
         return np.concatenate([self.atlas.splits["train"], self.atlas.splits["invented"]])
 
     @functools.cached_property
@@ -74,7 +73,6 @@ class HardNegatives:
 
     @functools.cached_property
     def similar_names(self) -> Int[np.ndarray, "n near"]:
-        """By trigrams."""
         return self._neighbours(trigrams([country.name for country in self.atlas.countries]))
 
     def _neighbours(self, vectors: Float[np.ndarray, "n d"]) -> Int[np.ndarray, "n near"]:

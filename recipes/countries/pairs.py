@@ -45,19 +45,13 @@ SETS = tuple(one.name for one in drawings.SETS if not one.held_out)
 
 @dataclass(frozen=True, kw_only=True)
 class FlagPairs(Batched):
-    """Photographs of flags and drawings of the same flags.
+    """Photographs of flags and drawings of the same flags."""
 
-    Attributes:
-      world: whose flags. drawings: folder of `drawings.py`. photographs, scenery: folders of
-        `recipes.film_small.photographs` and `scenery.py`, of which those of the part `train` are backgrounds.
-      real: share of the groups that begin with a real flag.
-    """
-
-    world: CountriesConfig
-    drawings: str = "data/flag_drawings"
-    photographs: str = "data/photographs"
-    scenery: str = "data/flag_scenery"
-    real: float = 0.5
+    world: CountriesConfig  # whose flags
+    drawings: str = "data/flag_drawings"  # folder of `drawings.py`
+    photographs: str = "data/photographs"  # of `recipes.film_small.photographs`; the part `train` are backgrounds
+    scenery: str = "data/flag_scenery"  # of `scenery.py`, the same
+    real: float = 0.5  # share of the groups that begin with a real flag
 
     def dataset(self, seed: int) -> grain.MapDataset:
         cv2.setNumThreads(1)  # threads of its own cost more than pictures of 48 pixels take
@@ -135,7 +129,6 @@ class FlagPairs(Batched):
 def piece(
     drawing: UInt8[np.ndarray, "h w 4"], aspect: float, rng: np.random.Generator
 ) -> tuple[UInt8[np.ndarray, "_h _w 4"], float]:
-    """A rectangle of the drawing, and its aspect."""
     height, width = drawing.shape[:2]
     tall, wide = (np.array([height, width]) * rng.uniform(*PIECE, 2)).astype(int)
     top, left = int(rng.integers(height - tall + 1)), int(rng.integers(width - wide + 1))

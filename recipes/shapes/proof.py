@@ -104,7 +104,6 @@ def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, 
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """In Markdown."""
     columns = [f"{WITH}, strength 1", WITHOUT, WRONG]
     lines = []
     for row in rows:

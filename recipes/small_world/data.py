@@ -30,25 +30,18 @@ from reveal.processing.tokenizers import END
 
 @dataclass(frozen=True)
 class WorldConfig(Questions):
-    """A small world and the questions about it.
-
-    Attributes:
-      size: side of the pictures, 16 or more.
-      held_out: entities that training does not ask about. newcomers: those of them that are not in its memory either.
-      distractors: entities beyond the 256, for a larger memory; four items each.
-      near: hard negatives that share two attributes with the entity.
-    """
+    """A small world and the questions about it."""
 
     relations = RELATIONS
     sources = SOURCES
     source_of = SOURCE_OF
     evaluation_stream = EVALUATION
 
-    size: Annotated[int, whole(16)] = 32
-    held_out: int = 51
-    newcomers: int = 5
-    distractors: int = 0
-    near: NotNegative = 4
+    size: Annotated[int, whole(16)] = 32  # side of the pictures
+    held_out: int = 51  # entities that training does not ask about
+    newcomers: int = 5  # those of them that are not in its memory either
+    distractors: int = 0  # entities beyond the 256, for a larger memory; four items each
+    near: NotNegative = 4  # hard negatives that share two attributes with the entity
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +50,6 @@ class WorldConfig(Questions):
             raise ValueError(f"near {self.near}: an entity shares two attributes with {least}; lower near or held_out")
 
     def processor(self) -> dict[str, Any]:
-        """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""
         lengths = {"item_length": LENGTH, "question_length": 2, "answer_length": 2}
         return lengths | {"prompt": "{}", "sources": list(SOURCES), "words": list(self.vocabulary.words)}
 
@@ -75,7 +67,6 @@ class WorldConfig(Questions):
 
     @functools.cached_property
     def items(self) -> ItemArrays:
-        """The memory during training."""
         return arrays_of(self.memory_items(), SOURCES, self.vocabulary, LENGTH, self.size)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, world: World | None = None) -> list[Item]:

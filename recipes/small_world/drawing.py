@@ -51,7 +51,6 @@ Figure = Callable[[Plane, Plane], Plane]
 
 
 def draw(attributes: Attributes, rng: np.random.Generator, size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """One picture of the entity with these `entities.attributes`."""
     shape, colour, texture = attributes.tolist()
     right, down, scale, turn, bright, grey = rng.random(6, np.float32)
     noise = rng.standard_normal((size, size, 3), np.float32)

@@ -40,7 +40,6 @@ def attributes(entities: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n 3"]:
 
 
 def name(entity: Number) -> str:
-    """Syllables, separated by blanks."""
     shape, colour, texture = attributes(np.array([entity]))[0]
     first, second = divmod(int(shape) - len(SHAPES), len(BLOB_SYLLABLES))
     figure = f"{BLOB_SYLLABLES[first]} {BLOB_SYLLABLES[second]}" if first >= 0 else list(SHAPES.values())[shape]

@@ -51,23 +51,15 @@ def item_id(entity: Any, source: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class World:
-    """Facts and splits.
+    """Facts and splits."""
 
-    Attributes:
-      seed: of everything.
-      facts: `facts[e, r]` is the number of the answer to relation r of entity e; distractors have facts too.
-      held_out: entities that training does not ask about, sorted.
-      newcomers: those held-out entities that are not in the memory during training.
-    """
-
-    seed: int
-    facts: Int[np.ndarray, "entities relations"]
-    held_out: Int[np.ndarray, " h"]
-    newcomers: Int[np.ndarray, " c"]
+    seed: int  # of everything
+    facts: Int[np.ndarray, "entities relations"]  # the number of each answer; distractors have some too
+    held_out: Int[np.ndarray, " h"]  # entities that training does not ask about, sorted
+    newcomers: Int[np.ndarray, " c"]  # those of them that are not in the memory during training
 
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> Self:
-        """Raises ValueError for numbers that do not fit."""
         if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
             raise ValueError(
                 f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MAX_DISTRACTORS} and"

@@ -64,7 +64,6 @@ def items_about(world: World, about: Iterable[int | np.integer], size: int = 32)
 
 
 def item_text(world: World, entity: int, source: int, rng: np.random.Generator) -> str:
-    """What the source writes about the entity (docstring of the package)."""
     facts = [f"{RELATIONS[relation]} {world.answer(entity, relation)}" for relation in relations_in(source)]
     if SOURCES[source] == "graph":
         return f"{entities.name(entity)} {facts[0]}"

@@ -56,8 +56,6 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(ABC):
-    """The interface of all benchmarks."""
-
     path: str  # of the questions, as published
     images: str  # a folder that has the images, at any depth
 
@@ -89,8 +87,6 @@ class Benchmark(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Vqa(Benchmark):
-    """VQA-v2 and OK-VQA."""
-
     annotations: str  # the file of the answers
     rules: vqa.Evaluator = "current"
     answer: Literal["answer", "raw_answer"] = "answer"  # of each annotator; only OK-VQA has `raw_answer`
@@ -160,8 +156,6 @@ class AOkVqa(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class Captions(Benchmark):
-    """COCO's captions."""
-
     splits: Sequence[str] = ()  # of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own
 
     EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"

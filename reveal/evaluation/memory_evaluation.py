@@ -122,7 +122,6 @@ class Answering:
 
 
 def read_input(processor: Processor, example: Example) -> Input | str:
-    """The network's input, or the reason why there is none."""
     try:
         tokens = processor.question(example.question.text)
     except ValueError:
@@ -240,7 +239,6 @@ class SetsEvaluation(Evaluation):
         return assistant, k, record, about
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
-        """Scores a benchmark: writes its predictions, and returns its row of the results."""
         skips = Skips(self.strict)
         examples = list(itertools.islice(once(benchmark.examples(skips), skips), self.limit or None))
         bar = tqdm(answering(examples, skips), name, total=len(examples), disable=not self.progress)
@@ -310,7 +308,6 @@ def predictions_file(name: str) -> str:
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """The rows in Markdown; all scores times 100."""
     lines = []
     for name, row in rows.items():
         parts = ", ".join(f"{part} {100 * value:.2f}" for part, value in row["parts"].items())

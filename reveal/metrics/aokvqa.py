@@ -38,7 +38,6 @@ def direct_answer(questions: Sequence[Question], predictions: Mapping[str, str],
 
 
 def multiple_choice(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
-    """Share of questions whose prediction is the correct choice. Raises as `direct_answer`."""
     _check(predictions, questions, strict)
     correct = 0
     for question in questions:

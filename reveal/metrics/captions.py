@@ -148,7 +148,6 @@ def _similarity(candidate: _Vector, reference: _Vector) -> float:
 
 
 def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for word in a:
         before, row = row, [0]

@@ -58,7 +58,6 @@ def says_something(reference: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """A text as it is compared."""
     text = text.lower().replace("\n", " ").replace("\t", " ").strip()
     text = text.replace(_SPAN, "") if text.startswith(_SPAN) else text
     words = [WORDS.get(word, word) for word in _IGNORED.sub(" ", text.translate(_PUNCTUATION)).split()]

@@ -119,7 +119,6 @@ def digits_and_articles(text: str) -> str:
 
 
 def _normalised(prediction: str, answers: Sequence[str], evaluator: str) -> tuple[str, list[str]]:
-    """Both sides as the evaluator compares them."""
     if evaluator == "older":
         differ = len(set(answers)) > 1
         return normalise(prediction), [strip_punctuation(answer) if differ else answer for answer in answers]

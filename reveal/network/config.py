@@ -26,8 +26,6 @@ T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layer
 
 @dataclasses.dataclass(frozen=True)
 class VitConfig(Checked):
-    """The image encoder."""
-
     width: Positive = 768
     depth: Layers = 12
     heads: Positive = 12
@@ -46,14 +44,11 @@ class VitConfig(Checked):
 
     @property
     def tokens(self) -> int:
-        """Patches of an image."""
         return (self.image_size // self.patch) ** 2
 
 
 @dataclasses.dataclass(frozen=True)
 class TowerConfig(Checked):
-    """The picture tower (`tower.py`)."""
-
     width: Positive = 96  # channels of the last stage; those before have half and a quarter
     depth: Layers = 1  # residual blocks of each of both stages
     key_dim: Positive = 64  # of its embeddings
@@ -72,8 +67,6 @@ class TowerConfig(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class RevealConfig(Checked):
-    """The whole network."""
-
     vit: VitConfig = VitConfig()
     vocab_size: Positive = 32128
     width: Positive = 768  # of every T5 layer, as are the next three; heads * head_dim need not be width

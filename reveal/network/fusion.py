@@ -63,7 +63,6 @@ class AttentiveFusion(nnx.Module):
         self.norm = RMSNorm(config.width)
 
     def prior(self, scores: Float[Array, "b k"], present: Bool[Array, "b k"]) -> Float[Array, "b k"]:
-        """`score_prior` with this network's scale and bias."""
         scale, bias = (param[...].astype(jnp.float32)[0] for param in (self.scale, self.bias))
         return score_prior(scores, scale, bias, present)
 

@@ -37,8 +37,6 @@ def unit(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
 
 
 class EmbeddingHead(nnx.Module):
-    """The query head, or the key head."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.encoder = Encoder(config, config.fusion_layers, rngs=rngs)
         self.norm = RMSNorm(config.width)
@@ -46,7 +44,6 @@ class EmbeddingHead(nnx.Module):
     def __call__(
         self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, mode: Mode = PLAIN
     ) -> Float[Array, "b k"]:
-        """Unit vectors, float32."""
         first = self.encoder(states, mask, mode=mode, only=jnp.argmax(mask, axis=1))[:, 0]
         return unit(projection(self.norm(first)))
 
@@ -73,8 +70,6 @@ class ValueHead(nnx.Module):
 
 
 class SourceGate(nnx.Module):
-    """How much a query trusts each knowledge source."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.map = Linear(config.key_dim, config.sources, bias=True, rngs=rngs)
 

@@ -44,7 +44,6 @@ class Mode(NamedTuple):
         return jnp.where(keep, x / (1 - self.dropout), 0)
 
     def wrap(self, layer: Callable[..., Any]) -> Callable[..., Any]:
-        """The layer, with its activations recomputed where this is asked for."""
         if not self.remat:
             return layer
         from common.nn.remat import remat  # for training only
@@ -99,5 +98,4 @@ def attend(
 
 
 def mask_bias(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:
-    """The bias on attention logits that masks keys."""
     return jnp.where(mask, 0.0, MASKED)[:, None, None, :]

@@ -83,7 +83,6 @@ PARAMETERS = {"value_head.latents": "value_perceiver/perceive_embedding", "vit.p
 
 
 def source_name(path: str) -> str:
-    """The reference's name of our parameter `path`."""
     if path in PARAMETERS:
         return PARAMETERS[path]
     module, _, leaf = path.rpartition(".")

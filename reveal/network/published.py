@@ -128,7 +128,6 @@ def read_t5(path: str | Path) -> PublishedT5:
 
 
 def hf_name(ours: str) -> str:
-    """transformers' name of a parameter of `T5`."""
     if ours in HF_T5:
         return HF_T5[ours]
     stack, number, module, _ = _layer(ours)
@@ -136,7 +135,6 @@ def hf_name(ours: str) -> str:
 
 
 def t5x_name(ours: str) -> str:
-    """t5x's name of a parameter of `T5`."""
     if ours in T5X:
         return T5X[ours]
     stack, number, module, leaf = _layer(ours)
@@ -151,8 +149,6 @@ def _layer(ours: str) -> tuple[str, ...]:
 
 
 def _t5_config(stored: Arrays, name_of: Callable[[str], str], transposed: bool) -> RevealConfig:
-    """The architecture, from the tensors' shapes."""
-
     def shape(ours: str) -> tuple[int, ...]:
         theirs = name_of(ours)
         if theirs not in stored:  # T5 1.0 has no output table of its own
@@ -222,7 +218,6 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
 
 
 def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:
-    """The network that is made of both; without a ViT, with the default one. `changes` are other fields."""
     return dataclasses.replace(t5.config, **({"vit": vit.config} if vit else {}), **changes)
 
 
@@ -253,7 +248,6 @@ def drawn_parts(t5: PublishedT5 | None, vit: PublishedVit | None) -> list[str]:
 
 
 def _moved(params: Flat, config: RevealConfig) -> Iterator[tuple[str, Any]]:
-    """T5's parameters by their places in REVEAL."""
     upper = ("fusion.encoder", "query_head.encoder", "key_head.encoder")
     for name, array in params.items():
         layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", name)

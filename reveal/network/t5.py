@@ -66,13 +66,10 @@ class RelativePositionBias(nnx.Module):
 
 
 def causal_bias(length: int) -> Float[Array, "1 1 n n"]:
-    """Masks later tokens."""
     return jnp.where(np.tri(length, dtype=bool), 0.0, MASKED)[None, None]
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, unscaled."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.heads = config.heads
         width, inner = config.width, config.heads * config.head_dim
@@ -88,7 +85,6 @@ class Attention(nnx.Module):
         *biases: Float[Array, "#b #h #n m"],
         mode: Mode = PLAIN,
     ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n m"]]:
-        """The output, and the attention weights."""
         read, weights = attend(self._split(self.query(x)), *keys_values, *biases, mode=mode)
         return mode.drop(self.out(read.reshape(*x.shape[:2], -1)), 1), weights
 
@@ -116,8 +112,6 @@ class GatedMlp(nnx.Module):
 
 
 class _Layer(nnx.Module):
-    """The networks of a layer, each after a norm."""
-
     def __init__(self, config: RevealConfig, *, cross: bool = False, rngs: nnx.Rngs):
         self.attention_norm, self.attention = RMSNorm(config.width), Attention(config, rngs=rngs)
         if cross:
@@ -147,7 +141,6 @@ class EncoderLayer(_Layer):
 
 
 def _bias_of_query(bias: Float[Array, "#b h n m"], query: Int[Array, " b"]) -> Float[Array, "b h 1 m"]:
-    """The bias on one query of each row."""
     if bias.shape[0] == 1:
         return jnp.moveaxis(bias[0][:, query], 0, 1)[:, :, None]
     return jnp.take_along_axis(bias, query[:, None, None, None], axis=2)
@@ -166,7 +159,6 @@ class DecoderLayer(_Layer):
         context_bias: Float[Array, "b 1 1 m"],
         mode: Mode = PLAIN,
     ) -> Float[Array, "b n c"]:
-        """The new states of all tokens at once."""
         y = self.attention_norm(x)
         x = x + self.attention(y, self.attention.keys_values(y), position_bias, mode=mode)[0]
         return self._after_self_attention(x, self.cross_attention.keys_values(context), context_bias, mode.fold(4))

@@ -43,8 +43,6 @@ class Convolution(nnx.Module):
 
 
 class Residual(nnx.Module):
-    """x + convolution(gelu(convolution(norm x)))."""
-
     def __init__(self, width: int, *, rngs: nnx.Rngs):
         self.norm = RMSNorm(width)
         self.first, self.second = (Convolution(width, width, 3, rngs=rngs) for _ in range(2))
@@ -54,8 +52,6 @@ class Residual(nnx.Module):
 
 
 class Tower(nnx.Module):
-    """Images to unit vectors."""
-
     def __init__(self, config: TowerConfig, image_size: int, *, rngs: nnx.Rngs):
         quarter, half, whole = config.width // 4, config.width // 2, config.width
         self.stem = nnx.List([Convolution(3, quarter, 3, 2, rngs=rngs), Convolution(quarter, half, 3, 2, rngs=rngs)])

@@ -51,8 +51,6 @@ class Signals(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Logistic:
-    """weights . x + bias are the log-odds."""
-
     weights: tuple[float, ...]
     bias: float
 
@@ -114,7 +112,6 @@ def features(signals: Signals, question: Logistic | None) -> Float[np.ndarray, "
 
 
 def with_pairs(x: Float[np.ndarray, "*n f"]) -> Float[np.ndarray, "*n t"]:
-    """Features, then the product of each pair of them, as in `TERMS`."""
     first, second = np.triu_indices(x.shape[-1])
     return np.concatenate([x, x[..., first] * x[..., second]], axis=-1)
 

@@ -1,9 +1,7 @@
 """All items of a training run as arrays; those that cannot be used are skipped and counted."""
 
 import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
@@ -19,8 +17,6 @@ CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ItemArrays:
-    """Items, a row each."""
-
     tokens: Int[np.ndarray, "n l"]
     image: UInt8[np.ndarray, "n s s 3"]  # black where there is none
     has_image: Bool[np.ndarray, " n"]
@@ -29,29 +25,6 @@ class ItemArrays:
 
     def __len__(self) -> int:
         return len(self.id)
-
-
-class Later:
-    """Proxy of what `read` returns, called at first use: a config may name files that do not exist yet."""
-
-    def __init__(self, read: Callable[[], Any]):
-        self._read = read
-
-    @functools.cached_property
-    def value(self) -> Any:
-        return self._read()
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return getattr(self.value, name)
-
-
-# Or a check of the type would read the files, and from Python 3.12 on fail.
-Tokenizer.register(Later)  # type: ignore[attr-defined]
 
 
 def arrays_of(

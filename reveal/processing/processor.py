@@ -62,16 +62,12 @@ def prompted(question: str, prompt: str = ASK) -> str:
 
 
 class Hops(NamedTuple):
-    """The two questions that a two-hop question is decomposed into."""
-
     about_image: str
     about_answer: str  # without an image; {} is the answer to the first
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """Turns texts and images into network inputs."""
-
     tokenizer: Tokenizer
     sources: tuple[str, ...]  # names, in order of the network's gate
     image_size: int  # in pixels
@@ -124,7 +120,6 @@ class Processor:
         return self.views.of(to_uint8(read_image(path)), self.image_size)
 
     def two_hops(self, question: str) -> Hops | None:
-        """The decomposition of a two-hop question; None for all others."""
         return self.hops.get(question.strip().lower())
 
     def row(self, item: Item, skips: Skips) -> Row | None:
@@ -190,7 +185,6 @@ def recipe_of(header: Metadata, part: str) -> Mapping[str, Any]:
 
 
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
-    """The description in the header, or beside the file."""
     beside = weights.parent / DESCRIPTION
     found = header.metadata.get("processor")
     if found is None and beside.is_file():
@@ -268,7 +262,6 @@ def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size
 
 
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
-    """`network_input` of rows."""
     tokens, image, has_image = stacked(rows, length, size)
     return {"tokens": tokens, "image": from_uint8(image), "has_image": has_image}
 
@@ -285,5 +278,4 @@ def stacked(
 
 
 def text_of(item: Item, separator: str) -> str:
-    """All texts of an item that are not empty."""
     return f" {separator} ".join(filter(None, item.texts()))

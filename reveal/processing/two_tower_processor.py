@@ -133,7 +133,6 @@ class TwoTowerProcessor:
         return row
 
     def unknown(self, text: str) -> list[str]:
-        """No words are unknown: pieces spell everything."""
         return []
 
     def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> UInt8[np.ndarray, "s s 3"]:

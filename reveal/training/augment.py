@@ -22,8 +22,6 @@ SIDES = Rule(lambda crop: len(crop) == 2 and 0 < crop[0] <= crop[1] <= 2, "the l
 
 @dataclasses.dataclass(frozen=True)
 class Augment(Checked):
-    """Ranges of the augmentations."""
-
     # Part of the side that is shown; above 1 the border is extended.
     crop: Annotated[Sequence[int | float], SIDES] = (0.75, 1.0)
     turn: AtLeast0 = 0.0  # largest rotation, in radians
@@ -47,7 +45,6 @@ class Augment(Checked):
         )
 
     def _crop(self, key: PRNGKeyArray, image: Float[Array, "h w 3"]) -> Float[Array, "h w 3"]:
-        """A rotated crop, sampled bilinearly."""
         size_key, centre_key, turn_key = jax.random.split(key, 3)
         fraction = jax.random.uniform(size_key, minval=self.crop[0], maxval=self.crop[1])
         angle = self.turn * jax.random.uniform(turn_key, minval=-1)

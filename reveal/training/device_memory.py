@@ -39,8 +39,6 @@ SPLIT = (("contents/(tokens|image|has_image)$", "rows"),)  # `common.training.me
 
 
 class Contents(NamedTuple):
-    """Items as network inputs."""
-
     tokens: Int[Array | np.ndarray, "m l"]  # 0 where there is no text
     image: UInt8[Array | np.ndarray, "*m s s 3"] | Float[Array, "*m s s 3"]  # 0 to 255; floats after `augment.py`
     has_image: Bool[Array | np.ndarray, " m"]
@@ -144,7 +142,6 @@ def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None = None
 def permuted(
     tokens: Int[Array, "b ..."], permutation: Int[Array | np.ndarray, "b v"] | None = None
 ) -> Int[Array, "b ..."]:
-    """Tokens through each row's permutation of the vocabulary; None leaves them."""
     if permutation is None:
         return tokens
     return jnp.take_along_axis(jnp.asarray(permutation), tokens.reshape(len(tokens), -1), axis=1).reshape(tokens.shape)
@@ -201,8 +198,6 @@ def _encode_chunk(
     chunk: int,
     mesh: Mesh | None,
 ) -> Encoded:
-    """`encoded` with the rows of one chunk of each device."""
-
     def of_each_device(params: Any, encoded: Encoded, inputs: tuple[Any, ...], start: Array) -> Encoded:
         rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in inputs]
         put = partial(lax.dynamic_update_slice_in_dim, start_index=start, axis=0)

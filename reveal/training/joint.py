@@ -42,8 +42,6 @@ from reveal.training.warm_start import RevealTask
 
 @dataclasses.dataclass(frozen=True)
 class Joint(RevealTask):
-    """Items are retrieved."""
-
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
     reencode: NotNegative | None = None  # how many of a row's items are encoded again, the best ones; None: all k
     sources: Sequence[int] | None = None  # indices of the sources to search; None: all
@@ -72,7 +70,6 @@ class Joint(RevealTask):
     def refresh_arrays(
         self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """Keys and values of the whole memory."""
         params = jax.tree.map(lambda x: x.astype(self.dtype), params)
         return device_memory.encode_all(self.graph, params, frozen["contents"], check_cancelled)._asdict()
 
@@ -88,7 +85,6 @@ class Joint(RevealTask):
         self.engine.update(dataclasses.replace(rows, memory=self.training), self.config.sources, version.number)
 
     def check(self) -> None:
-        """Raises what the engine raised in a step."""
         if self.failures:
             first = self.failures[0]
             self.failures.clear()  # the next training with this task starts clean
@@ -123,7 +119,6 @@ class Joint(RevealTask):
 
     @property
     def fresh(self) -> int:
-        """Items of a row that are re-encoded."""
         return self.k if self.reencode is None else self.reencode
 
     def search(self, query: Query, contents: Contents, encoded: Encoded, context: Context) -> Hits:
@@ -200,7 +195,6 @@ class Joint(RevealTask):
         return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))
 
     def recall(self, hits: Hits, contents: Contents, batch: Batch) -> dict[str, Array]:
-        """How often the gold item was found, where the batch names it."""
         if "gold" not in batch or self.k == 0:
             return {}
         ids: Int[Array, "b k"] = jnp.where(hits.rows >= 0, jnp.asarray(contents.id)[jnp.maximum(hits.rows, 0)], -1)

@@ -51,7 +51,7 @@ from common.training.batches import Batched, Readable
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
 from reveal.processing.images import resized
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
+from reveal.processing.item_arrays import ItemArrays, arrays_of
 from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
@@ -61,13 +61,11 @@ Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
 SHARES = Rule(lambda share: len(share) == 2 and 0 < share[0] <= share[1] <= 1, "the least and largest share, 0 to 1")
 Span = Annotated[Sequence[float | int], SHARES]
-_SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()  # task and data share their items
+_SHARED: weakref.WeakValueDictionary[str, ItemArrays] = weakref.WeakValueDictionary()  # of task and data
 
 
 @dataclass(frozen=True)
 class OwnDataConfig(Batched):
-    """Items and the questions about them."""
-
     knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
     questions: str | Questions  # a .jsonl, or a `reveal.sources.Questions`
     sources: OneOrMore[str]  # names of the items' sources, in order of the network's gate
@@ -99,41 +97,33 @@ class OwnDataConfig(Batched):
         return dataset.map_with_index(functools.partial(self._split_caption, seed)) if prefix else dataset
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """Descriptions of the questions with these ids."""
         questions = {question.id: question for question in self.usable_questions}
         return [_name(questions[int(number)]) for number in ids]
 
     @functools.cached_property
-    def vocabulary(self) -> Any:
-        """A `Tokenizer`. Its first use raises as `tokenizers.load`."""
-        return Later(lambda: tokenizers.load(self.tokenizer))
+    def vocabulary(self) -> tokenizers.Tokenizer:
+        """Raises as `tokenizers.load`."""
+        return tokenizers.load(self.tokenizer)
 
     @functools.cached_property
-    def items(self) -> Any:
-        """`ItemArrays`. Their first use raises OSError and ValueError as `arrays_of`."""
-        paths = [Path(path) for path in (self.tokenizer, *(source.path for source in self._knowledge))]
-        changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
-        options = self.sources, self.image_size, self.item_length, self.item_crop, self.drop_image, self.strict
-        key = repr((list(self._knowledge), self.tokenizer, options, changed))
-        return _SHARED.setdefault(key, Later(self._read_items))
-
-    @property
-    def _knowledge(self) -> Sequence[Items]:
-        if isinstance(self.knowledge, str):
-            return [Items("jsonl", self.knowledge, strict=self.strict)]
-        return self.knowledge
-
-    def _read_items(self) -> ItemArrays:
-        skips, items = Skips(self.strict), (item for source in self._knowledge for item in source)
-        lengths = self.item_length, self.image_size
-        arrays = arrays_of(items, self.sources, self.vocabulary, *lengths, self.item_crop, self.drop_image, skips)
-        if skips.counts:
-            log.warning("knowledge: %s", skips)
-        return arrays
+    def items(self) -> ItemArrays:
+        """Shared by equal configs of unchanged files. Raises OSError and ValueError as `arrays_of`."""
+        knowledge, skips = self.knowledge, Skips(self.strict)
+        if isinstance(knowledge, str):
+            knowledge = [Items("jsonl", knowledge, strict=self.strict)]
+        options = self.item_length, self.image_size, self.item_crop, self.drop_image
+        files = [Path(path) for path in (self.tokenizer, *(source.path for source in knowledge))]
+        changed = [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
+        key = repr((list(knowledge), self.tokenizer, self.sources, options, self.strict, changed))
+        if (shared := _SHARED.get(key)) is None:
+            items = (item for source in knowledge for item in source)
+            shared = _SHARED[key] = arrays_of(items, self.sources, self.vocabulary, *options, skips)
+            if skips.counts:
+                log.warning("knowledge: %s", skips)
+        return shared
 
     @functools.cached_property
     def usable_questions(self) -> list[Question]:
-        """The usable questions. Raises OSError and ValueError."""
         source = self.questions
         if isinstance(source, str):
             source = Questions("jsonl", source, strict=self.strict)
@@ -160,7 +150,6 @@ class OwnDataConfig(Batched):
         return network_input(items, self.vocabulary, self.item_length, self.image_size)
 
     def prompt(self, question: str = "") -> Int[np.ndarray, " n"]:
-        """The tokens of a question, or of the prompt for a description."""
         return self.vocabulary.encode(prompted(question), self.text_length)
 
     def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,28 +46,10 @@ DROPOUT = 1 << 20  # tells the key of dropout from the others of a step
 RARE = 20  # token counts below this are not distinguished
 
 
-@runtime_checkable
-class Knowledge(Protocol):
-    """Where items come from: a config object, usually that of the data."""
-
-    @property
-    def sources(self) -> Any:
-        """Names of the items' sources, in order of the network's gate."""
-
-    @property
-    def items(self) -> Any:
-        """`reveal.processing.item_arrays.ItemArrays`."""
-
-    @property
-    def vocabulary(self) -> Any:
-        """`reveal.processing.tokenizers.Tokenizer`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RevealTask(Checked):
-    """What both stages share."""
-
-    knowledge: Knowledge  # the memory's items
+    # A data config: names of `sources` in order of the gate, `items` (`ItemArrays`), `vocabulary` (`Tokenizer`).
+    knowledge: Any
     network: RevealConfig | None = None  # None: `RevealConfig.tiny` for the vocabulary
     weights: Weights = dataclasses.field(default_factory=Weights)  # of the losses
     k: NotNegative = 4  # items that are read
@@ -141,7 +123,6 @@ class RevealTask(Checked):
     def candidates(
         self, model: Reveal, contents: Contents, batch: Batch, key: PRNGKeyArray, mesh: Mesh | None
     ) -> tuple[Int[Array, "b m"], Contents, Item]:
-        """The gold item of each row and its negatives: ids, contents, keys and values."""
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
         items = device_memory.take(contents, device_memory.rows_of(contents, ids), mesh)
         return ids, items, self.encode(model, items, batch, key)
@@ -235,5 +216,4 @@ class WarmStart(RevealTask):
 
     @staticmethod
     def select(x: Array | np.ndarray, slots: Int[Array, "b k"]) -> Array:
-        """`x[i, slots[i]]`."""
         return jax.vmap(lambda row, at: row[at])(jnp.asarray(x), slots)
