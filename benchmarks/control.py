@@ -4,23 +4,19 @@
     python -m benchmarks.control --size tiny                      small networks through the same code, as a check
     python -m benchmarks.control --kinds plugin t2i_adapter
 
-Random weights, float32, an image of 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns,
-after a warm-up, medians of `--repeats`: the model's call as the sampler makes it, alone and with what each method adds;
-what a method computes once; and what it computes in each call beside the UNet, by itself. No run of 50 steps is timed:
+Random weights, float32, 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns after a warm-up,
+medians of `--repeats`: the model's call alone (`call`) and with each method, what a method computes once (`once`: the
+condition's encoding; of Plug-and-Play `inversion` + steps calls of one row, of which one is timed), and what in each
+call beside the UNet (`added`: scaling and sums of features or residuals, a ControlNet's forward pass; none of
+Plug-and-Play, which adds a third row). A run of 50 steps follows from them, and the overhead is over the base's:
 
     base                   steps x call
-    by parts               once + steps x (call + added)       the base's call, and the additions timed by themselves
+    by parts               once + steps x (call + added)
     by calls               once + steps x (call with it)       with the noise of whole calls
 
-and the overhead is over the base's run. **The rule: a run counts by parts where `added` is less than the spread of the
-base's calls, largest less smallest, else by calls.** A plugin's sums take milliseconds, calls take seconds that vary by
-more: whole calls cannot distinguish its overhead from none, and may give a negative one. Both are printed. Parts are
-programs of their own; XLA fuses them into a call at a lower cost.
-
-- `added`: scaling and sums of the features or residuals for both rows, with a ControlNet's forward pass. None for
-  Plug-and-Play, which adds a third row to the call.
-- `once`: encoding the condition. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
-- GFLOP: of an image's run (`plugins/evaluation/cost.py`), counted from shapes: the overhead without noise.
+**A run counts by parts where `added` is less than the spread of the base's calls, else by calls**: a plugin's sums take
+milliseconds, calls take seconds that vary by more. Parts are programs of their own, which XLA fuses into a call at a
+lower cost. GFLOP, counted from shapes (`plugins/evaluation/cost.py`), are the overhead without noise.
 
 The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
 """

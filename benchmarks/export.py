@@ -5,23 +5,19 @@
     python -m benchmarks.export --base diffusion-small --plugin canny-small --size 64    beside its base
     python -m benchmarks.export --small             a tiny plugin through the same code, as a check
 
-Needs the extras export, onnx and litert.
-`jit` is the network as training and pipelines call it, the others are files of `plugins export`: `onnx` runs in
-onnxruntime, `litert` in LiteRT's interpreter. Each case is a process of its own, bound to as many cores as it has
-threads; its programs are timed in turns. float32 arithmetic, random weights unless weights are named.
+Needs the extras export, onnx and litert. `jit` is the network as training and pipelines call it, the others are files
+of `plugins export`, in float32: `onnx` runs in onnxruntime, `litert` in LiteRT's interpreter. Each case is a process of
+its own, bound to as many cores as it has threads; its programs are timed in turns.
 
 - `file MB`: the plugin's file; with a base, the UNet's. For `jit` the weights.
 - `start s`: reading the files, compiling, and the first calls. Nothing compiled earlier is used.
 - `plugin ms`: of one image, the median of `--repeats` calls. `CPU ms`: of all threads; less noisy on a busy machine.
 - `off by`: the largest difference from `jit`'s outputs, over their largest value.
 
-With a base, for the two rows of guidance:
-
-- `base`, `with plugin`, `with ControlNet`: milliseconds of a call; the plugin's features are inputs of the UNet, a
-  ControlNet (random weights, which take as long as others) runs beside it in each call.
-- overheads: of a run of `--steps` calls and what is computed once before them (the plugin; the ControlNet's hint), over
-  the base's calls, in percent. `by parts` leaves out the sums of features, which take less than calls differ by: once
-  over the base's calls. `by calls` is whole calls with their noise.
+With a base, `base`, `with plugin` and `with ControlNet` are milliseconds of a call for the two rows of guidance: the
+plugin's features are inputs of the UNet, a ControlNet of random weights runs beside it. Overheads, in percent of the
+base's calls, are of `--steps` calls and what is computed once before them; `by parts` leaves out the sums of features,
+which take less than calls differ by, `by calls` is whole calls with their noise.
 """
 
 import os

@@ -1,10 +1,9 @@
 """Time and memory of FILM: `python benchmarks/film.py`, one row per model, size and number of frames.
 
 A `pair` is one new frame between two; a `sequence` is 17 frames, the two and the 15 new ones that halve their gap four
-times. Each case runs in a process of its own, set up as the `film` command sets it up, with the compute plan that the
-command would make, so that large images are computed within what memory is free. All weights are drawn by a rule
-(`benchmarks.film_reference`), and the compilation cache is off. With `--rows FILE` rows that the file of JSON lines
-holds are not measured again, so the table can be made in parts.
+times. Each case runs in a process of its own, set up and planned as by the `film` command, with weights drawn by a rule
+(`benchmarks.film_reference`), without the compilation cache. With `--rows FILE` rows that the file of JSON lines holds
+are not measured again.
 
 | column | meaning |
 | --- | --- |
@@ -16,9 +15,9 @@ holds are not measured again, so the table can be made in parts.
 
 `--reference CLONE` adds the TensorFlow program to each row of `paper`: CLONE is a clone of
 github.com/google-research/frame-interpolation, `--reference-python` the Python of an environment with TensorFlow 2.15.1
-and tensorflow-addons 0.23.0. Both programs stay in memory and run in turns, on the same weights and frames; an
-image for which the machine lacks the memory is left out. `CPU ratio` is ours by theirs. `--untiled` adds the
-same program with every level computed whole (`film.ops.row_tiling`): what row tiling costs, and what it saves.
+and tensorflow-addons 0.23.0. Both run in turns on the same weights and frames, but for images that the memory lacks
+room for. `CPU ratio` is ours by theirs. `--untiled` adds the same program with every level computed whole
+(`film.ops.row_tiling`): what row tiling costs, and what it saves.
 """
 
 import json

@@ -1,14 +1,12 @@
 """Joint training of REVEAL with millions of items on simulated devices: `python -m benchmarks.joint_items`.
 
-A small network, random items of 16x16 pixels and 8 tokens, eight devices simulated on the processor. Columns:
+A small network, random items of 16x16 pixels and 8 tokens, eight devices simulated on this machine's cores.
 
 - `MB`: of items, keys and values on each device, and on all.
 - `step MB`: what the compiled step needs beside its arguments and results on each device, by XLA; flat if no device
   gathers the items of the others.
 - `refresh s`: encoding all items; `step s`, median: searching all keys, reading the items found, the gradient.
 - `batch ms`: CPU milliseconds to draw the negatives of a batch of 64 questions, each with a gold item of its own.
-
-Seconds are of devices that share this machine's cores.
 """
 
 import os

@@ -3,12 +3,10 @@
     python -m benchmarks.refresh                     the small world's second stage, a refresh every 100 steps
     python -m benchmarks.refresh --every 20 --distractors 3000
 
-Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores, so the
-machine needs two free ones. Each turn is a run of `train.py experiment=world_joint` in a process of its
-own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
-refreshes that came into use.
-
-On a CPU the processes' arithmetic still shares caches and the memory's bandwidth; on accelerators nothing is shared.
+Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores, which
+share caches and the memory's bandwidth, so the machine needs two free ones. Each turn is a run of `train.py
+experiment=world_joint` in a process of its own; its rate is the median of those that the run logged, less the first,
+which compiled. `versions` counts the refreshes that came into use.
 """
 
 import json

@@ -13,13 +13,11 @@ The table is drawn: 17 columns, gzip, the header of the real ones. Of its rows
 | 1 in 500 | has a page of 40,000 characters |
 
 and of the pictures, which rows share as Wikipedia's do, 1 in 20 is larger than what is kept, 1 in 200 cut short. The
-network is random and tiny: what is measured is everything around it. `reveal build` runs as a user starts it, in a
-process of its own, three times: to the end, killed (SIGKILL) when half of the items were there, and again to the end.
-The program ends with an error where the last memory is not the first one, to its hash.
+network is random and tiny. `reveal build` runs in a process of its own, three times: to the end, killed (SIGKILL) when
+half of the items were there, and again to the end, to a memory of the same hash.
 
-- build: `wall s` of the process; `CPU s` of its threads; `rows/s`, `items/s` of the build in it, without the start of
-  the program; `early MB`, `late MB`: RAM of the process in the second tenth of its time and in the last (medians);
-  `peak MB`: the most ever.
+- build: `wall s`, `CPU s` of the process; `rows/s`, `items/s` without the start of the program; `early MB`, `late MB`:
+  RAM in the second tenth of its time and in the last (medians); `peak MB`: the most ever.
 - left out: of the report of the first run.
 - an item: bytes of the folder, by kind; the network has keys of 64 numbers and values of 4 x 32, both float32.
 
@@ -39,13 +37,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import tyro
 
 from benchmarks.measuring import heading, line
+from common import terminal
+from common.checked import Checked, Positive, whole
 from reveal.sources.wit import COLUMNS
 
 ADDRESS = "https://upload.wikimedia.org/wikipedia/commons/a/ab/picture_{}.jpg"
@@ -60,12 +60,12 @@ LEFT_OUT = {"reason": "", "records": ","}
 ITEM = {"": "", "bytes of an item": ",.0f"}
 
 
-@dataclass
-class Options:
-    rows: int = 200_000  # Of the table
-    pictures: int = 3000  # In the folder
+@dataclass(frozen=True)
+class Options(Checked):
+    rows: Annotated[int, whole(100)] = 200_000  # Of the table
+    pictures: Positive = 3000  # In the folder
     seed: int = 0  # Of all that is drawn
-    shard: int | None = None  # Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows
+    shard: Positive | None = None  # Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows
 
 
 def words(rng: np.random.Generator, letters: str, count: int) -> list[str]:
@@ -265,16 +265,11 @@ def of_an_item(memory: Path) -> dict[str, float]:
     return kinds | {"number, source, places": sizes["rest"] / count}
 
 
-def main(options: Options) -> None:
-    if min(options.rows, options.pictures, options.shard or 1) < 1 or options.rows < 100:
-        raise SystemExit("--rows is 100 or more, --pictures and --shard are 1 or more")
+def main(options: Annotated[Options, tyro.conf.arg(name="")] = Options()) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         draw(place, options)
-        try:
-            memory, first = compared(place, options)
-        except (OSError, ValueError) as error:
-            raise SystemExit(str(error)) from None
+        memory, first = compared(place, options)
         heading("\nleft out", LEFT_OUT)
         for reason, count in first["left_out"].items():
             line(LEFT_OUT, {"reason": reason, "records": count})
@@ -285,4 +280,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    terminal.program(main)
