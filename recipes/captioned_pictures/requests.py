@@ -46,11 +46,7 @@ class Settings:
     order: int = 0  # Seed of the order of the rows
 
 
-def main(
-    base: tyro.conf.Positional[str],
-    folder: tyro.conf.Positional[Path],
-    settings: Settings = Settings(),
-) -> None:
+def main(base: tyro.conf.Positional[str], folder: tyro.conf.Positional[Path], settings: Settings = Settings()) -> None:
     """Draw the requests with BASE into FOLDER."""
     check_output_folder(folder)
     order = np.random.default_rng(settings.order).permutation(len(REQUESTS))

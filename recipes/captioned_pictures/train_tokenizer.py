@@ -16,16 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from common.io.clip_tokenizer import (
-    BYTE_CHARACTERS,
-    END,
-    NORMALIZER,
-    PRE_TOKENIZER,
-    START,
-    WORD_END,
-    Merges,
-    Tokenizer,
-)
+from common.io.clip_tokenizer import BYTE_CHARACTERS, END, NORMALIZER, PRE_TOKENIZER, START, WORD_END, Merges, Tokenizer
 
 SMALLEST = 2 * 256 + 2  # bytes, bytes at a word's end, start, end
 MIN_COUNT = 2  # of a merged pair

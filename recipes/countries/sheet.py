@@ -24,11 +24,7 @@ GREY = np.full((3, 4, 3), 0.5, np.float32)
 
 
 def answer_sheet(
-    data: Any,
-    reader: Reader,
-    questions: dict[str, np.ndarray],
-    answers: ReaderOutput,
-    right: Bool[np.ndarray, " n"],
+    data: Any, reader: Reader, questions: dict[str, np.ndarray], answers: ReaderOutput, right: Bool[np.ndarray, " n"]
 ) -> Float[np.ndarray, "h w 3"]:
     """`ROWS` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
 

@@ -127,10 +127,7 @@ def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
     warm_name = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
     warm = Stage.create("world_warm", warm_name, *common, *shape, *length(proof.warm))
     start = f"task.start_from={warm.weights}"
-    return {
-        "warm": warm,
-        "joint": Stage.create("world_joint", name, *common, start, *changes, *length(proof.joint)),
-    }
+    return {"warm": warm, "joint": Stage.create("world_joint", name, *common, start, *changes, *length(proof.joint))}
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> Iterator[dict[str, Scores]]:

@@ -79,11 +79,7 @@ class Attention(nnx.Module):
         self.out = Linear(inner, width, rngs=rngs)
 
     def __call__(
-        self,
-        x: Float[Array, "b n c"],
-        keys_values: KeysValues,
-        *biases: Float[Array, "#b #h #n m"],
-        mode: Mode = PLAIN,
+        self, x: Float[Array, "b n c"], keys_values: KeysValues, *biases: Float[Array, "#b #h #n m"], mode: Mode = PLAIN
     ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n m"]]:
         read, weights = attend(self._split(self.query(x)), *keys_values, *biases, mode=mode)
         return mode.drop(self.out(read.reshape(*x.shape[:2], -1)), 1), weights
