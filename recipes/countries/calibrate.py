@@ -60,15 +60,19 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
         reader = Reader(model, read_item=data.read_item)
         reader.build(Path(scratch) / "memory", data.memory_items(), data.sources)
         output = evaluation.ask(reader, texts, pictures, VIEWS)
-    right = np.zeros(len(texts), bool)
     answerable = output._replace(tokens=output.tokens[: len(subjects)])
-    right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
+    right = np.pad(evaluation.correct(answerable, subjects, relations), (0, len(texts) - len(subjects)))
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
     names = [data.atlas.countries[country].name for country in pairs.real_flags]
     texts = [text for relation in RELATIONS for text in wordings.every(relation)] * KNOWN
     known = sorted({text.format(pick(names, rng)) for text in texts})
     strange = sorted({wordings.unanswerable(rng) for _ in range(STRANGE)})
-    probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
+
+    def text_means(texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
+        tokens = np.stack([data.question_tokens(text) for text in texts])
+        return np.asarray(text_mean(nnx.jit(Reveal.encode_query)(model, tokens), tokens.shape[1]))
+
+    probe = fit_probe(text_means(known), text_means(strange))
     doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)
     doubt = doubt if threshold is None else dataclasses.replace(doubt, threshold=threshold)
     processor = {**header.metadata["processor"], "views": dataclasses.asdict(VIEWS), "doubt": doubt.as_json()}
@@ -76,12 +80,6 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
     return doubt, calibration_error(evaluation.probability(doubt, output), right)
-
-
-def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
-    tokens = np.stack([data.question_tokens(text) for text in texts])
-    states = nnx.jit(Reveal.encode_query)(model, tokens)
-    return np.asarray(text_mean(states, tokens.shape[1]))
 
 
 def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | None], list[str], list[int], list[str]]:

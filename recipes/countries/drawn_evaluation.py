@@ -53,6 +53,7 @@ from recipes.memory_evaluation import Scores
 from reveal.assistant import BEAMS
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.metrics.retrieval import mrr, recall_at_k
+from reveal.metrics.vqa import group_means
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.doubt import Doubt
@@ -121,10 +122,8 @@ class DrawnEvaluation(Evaluation):
         grounds = self.without_flag[: scenery.BACKGROUNDS]
         for number, country in enumerate(self.data.atlas.held_out.tolist()):
             rng = np.random.default_rng([self.seed, round(100 * share), country])
-            ground = grounds[(7 * number) % len(grounds)]
-            aspect = float(found.aspects[country])
-            made = photograph(found.pictures[country], aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
-            pictures.append(to_uint8(made))
+            flag, ground = (found.pictures[country], float(found.aspects[country])), grounds[7 * number % len(grounds)]
+            pictures.append(to_uint8(photograph(*flag, ground, SIDE, rng, (share, share), 0.0, plain=True)))
         return pictures
 
     @functools.cached_property
@@ -216,13 +215,8 @@ class DrawnEvaluation(Evaluation):
         return table, measured
 
     def scores(self, asked: Asked, retrieved: bool = True) -> Scores:
-        kinds = np.array(asked.relations)
-        scores = {"accuracy": float(asked.right.mean())}
-        scores |= {
-            relation: float(asked.right[kinds == relation].mean())
-            for relation in RELATIONS
-            if (kinds == relation).any()
-        }
+        means = group_means(asked.right.tolist(), [[relation] for relation in asked.relations])
+        scores = {"accuracy": float(asked.right.mean())} | {name: means[name] for name in RELATIONS if name in means}
         if retrieved:
             gold = np.array([[item_id(c, KIND_OF[r])] for c, r in zip(asked.subjects, asked.relations, strict=True)])
             ids = asked.output.retrieved.ids
@@ -233,16 +227,14 @@ class DrawnEvaluation(Evaluation):
     def nearest(self, asked: Asked, pictures: Sequence[Sequence[Picture]]) -> float:
         """Accuracy of the facts of the country with the nearest flag by 16 x 12 pixels, in the best view."""
         stored = self.data.atlas.grid_colours[: self.data.atlas.real].reshape(self.data.atlas.real, -1)
-        found = []
+        atlas, found = self.data.atlas, []
         for views in pictures:
             small = grid_colours(np.stack([cv2.resize(v, (192, 144), interpolation=cv2.INTER_AREA) for v in views]))
             distance = np.square(small.reshape(len(views), 1, -1) - stored).sum(-1)
             found.append(int(distance.min(0).argmin()))
-        atlas, right = self.data.atlas, []
-        for subject, relation, index in zip(asked.subjects, asked.relations, asked.pictures, strict=True):
-            said = atlas.answers(found[index], relation)[:1]
-            right.append(bool(said) and said[0] in atlas.answers(subject, relation))
-        return float(np.mean(right))
+        rows = zip(asked.subjects, asked.relations, asked.pictures, strict=True)
+        said = [(atlas.answers(found[index], relation)[:1], subject, relation) for subject, relation, index in rows]
+        return float(np.mean([bool(set(own) & set(atlas.answers(*question))) for own, *question in said]))
 
     def second_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Asked:
         """Questions about the name that was answered about each flag."""
@@ -316,29 +308,24 @@ class DrawnEvaluation(Evaluation):
         right = {name: asked.right for name, asked in answered.items()}
         for name, found in (("photographs", unrelated), ("unanswerable", unanswerable)):
             probability[name], right[name] = self.probability(doubt, found), np.zeros(len(found.tokens), bool)
-        rows, numbers = [], {}
-        for name, values in probability.items():
-            doubted = values < doubt.threshold
-            of_right = float(doubted[right[name]].mean()) if right[name].any() else None
-            numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": of_right}
-            lost = "" if of_right is None else f"{100 * of_right:.1f}"
-            rows.append([name, f"{len(values)}", f"{100 * doubted.mean():.1f}", lost])
         p, r = (np.concatenate(list(parts.values())) for parts in (probability, right))
-        error, of_right = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
-        measured = {"calibration_error": error, "right_doubted": of_right, "threshold": doubt.threshold}
-        numbers["all"] = {"questions": len(p), **measured}
+        rows, numbers, error = [], {}, calibration_error(p, r)
+        for name, values in (probability | {"all": p}).items():
+            doubted, chosen = values < doubt.threshold, (right | {"all": r})[name]
+            lost = float(doubted[chosen].mean()) if chosen.any() else None
+            numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": lost}
+            cells = [f"{100 * doubted.mean():.1f}", "" if lost is None else f"{100 * lost:.1f}"]
+            rows.append([name, f"{len(values)}", *cells])
+        numbers["all"] |= {"calibration_error": error, "threshold": doubt.threshold}
         with output.open("reliability.png") as path:
             plot(reliability(p, r), path)
-        rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * of_right:.1f}"])
         text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)
         return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
 
     def sheet(self, shown: Mapping[str, Sequence[Picture]]) -> Float[np.ndarray, "h w 3"]:
-        cells = []
-        for pictures in shown.values():
-            for picture in pictures[::6][:8]:
-                square = on_white(picture, max(picture.shape[:2]))
-                cells.append(from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)))
+        chosen = [picture for pictures in shown.values() for picture in pictures[::6][:8]]
+        squares = (on_white(picture, max(picture.shape[:2])) for picture in chosen)
+        cells = [from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)) for square in squares]
         return contact_sheet(cells, columns=8)
 
 

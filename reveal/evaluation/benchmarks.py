@@ -184,10 +184,10 @@ class NoCaps(Benchmark):
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for example in Captions(path=self.path, images=self.images).examples(skips):
-            if example.question.group.removesuffix("-domain") not in captions.DOMAINS:
-                skips.add("without a domain", f"{self.path} image {example.id}")
-            else:
+            if example.question.group.removesuffix("-domain") in captions.DOMAINS:
                 yield example
+            else:
+                skips.add("without a domain", f"{self.path} image {example.id}")
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         references, domains = [one.references for one in examples], [one.question.group for one in examples]
@@ -221,9 +221,9 @@ class EncyclopedicVqa(Benchmark):
         for example, prediction in zip(examples, predictions, strict=True):
             kind = example.question.group
             each.append(float(evqa_metrics.exact_match(prediction, example.references, kind)))
-            single = ["single hop"] if kind in ("templated", "automatic") else []
-            unseen = ["page not in training"] if example.metadata["seen"] is False else []
-            groups.append([kind, *single, *unseen])
+            more = {"single hop": kind in ("templated", "automatic")}
+            more["page not in training"] = example.metadata["seen"] is False
+            groups.append([kind, *(name for name, belongs in more.items() if belongs)])
         return Score("exact match", statistics.fmean(each), vqa.group_means(each, groups), each)
 
 

@@ -127,14 +127,8 @@ class RevealConfig(Checked):
     @classmethod
     def from_json(cls, mapping: Mapping[str, Any]) -> Self:
         """The inverse of `dataclasses.asdict`. Raises ValueError for an unknown field."""
-        vit = VitConfig(**_known_fields(VitConfig, mapping.get("vit", {})))
-        tower = mapping.get("tower")
-        tower = None if tower is None else TowerConfig(**_known_fields(TowerConfig, tower))
-        return cls(**{**_known_fields(cls, mapping), "vit": vit, "tower": tower})
-
-
-def _known_fields(cls: Any, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = [field.name for field in dataclasses.fields(cls)]
-    if unknown := [name for name in mapping if name not in names]:
-        raise ValueError(f"{cls.__name__} has no {', '.join(unknown)}; its fields are {', '.join(names)}")
-    return mapping
+        parts = {name: kind for name, kind in (("vit", VitConfig), ("tower", TowerConfig)) if mapping.get(name)}
+        try:
+            return cls(**{**mapping, **{name: kind(**mapping[name]) for name, kind in parts.items()}})
+        except TypeError as error:
+            raise ValueError(f"no config of a REVEAL network: {error}") from error

@@ -225,11 +225,14 @@ def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | N
     """The parameters of a network of `config`: published where there are any, else drawn with `seed`.
 
     Raises ValueError, before anything is drawn, for an architecture that is not the published one's."""
-    differences = [] if vit is None or vit.config == config.vit else _differences("vit", config.vit, vit.config)
-    if t5 is not None:
-        same = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
-        kept = dataclasses.replace(t5.config, **{f: getattr(config, f) for f in _fields(config) if f not in same})
-        differences += _differences("network", config, kept)
+    vit_fields = [field.name for field in dataclasses.fields(config.vit)]
+    t5_fields = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
+    differences = [
+        f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs.config, name)!r}"
+        for prefix, ours, theirs, names in (("vit", config.vit, vit, vit_fields), ("network", config, t5, t5_fields))
+        for name in (names if theirs is not None else ())
+        if getattr(ours, name) != getattr(theirs.config, name)
+    ]
     if differences:
         raise ValueError(f"the weights are of another architecture: {', '.join(differences)}; set task.network to it")
     flat: dict[str, Any] = {} if vit is None else {f"vit.{name}": array for name, array in vit.params.items()}
@@ -263,20 +266,8 @@ def _moved(params: Flat, config: RevealConfig) -> Iterator[tuple[str, Any]]:
             yield name, array
 
 
-def _differences(prefix: str, ours: Any, theirs: Any) -> list[str]:
-    names = [name for name in _fields(ours) if getattr(ours, name) != getattr(theirs, name)]
-    return [f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs, name)!r}" for name in names]
-
-
-def _fields(config: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(config)]
-
-
 def read_scenic(path: str | Path) -> Reveal:
-    """A REVEAL of scenic's, its architecture by the shapes; without a gate it gets a uniform one. Raises as `read_t5`.
-
-    The number of sources of a network without a gate is 1."""
-    path = Path(path)
-    with about(path):
-        stored = read_flax(path)
+    """A REVEAL of scenic's (`porting.scenic_config`). Raises as `read_t5`."""
+    with about(Path(path)):
+        stored = read_flax(Path(path))
         return from_scenic(stored, scenic_config(stored))

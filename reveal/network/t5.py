@@ -108,9 +108,11 @@ class GatedMlp(nnx.Module):
 
 
 class _Layer(nnx.Module):
-    def __init__(self, config: RevealConfig, *, cross: bool = False, rngs: nnx.Rngs):
+    cross = False
+
+    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.attention_norm, self.attention = RMSNorm(config.width), Attention(config, rngs=rngs)
-        if cross:
+        if self.cross:
             self.cross_norm, self.cross_attention = RMSNorm(config.width), Attention(config, rngs=rngs)
         self.mlp_norm, self.mlp = RMSNorm(config.width), GatedMlp(config, rngs=rngs)
 
@@ -143,8 +145,7 @@ def _bias_of_query(bias: Float[Array, "#b h n m"], query: Int[Array, " b"]) -> F
 
 
 class DecoderLayer(_Layer):
-    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
-        super().__init__(config, cross=True, rngs=rngs)
+    cross = True
 
     def __call__(
         self,
@@ -274,11 +275,9 @@ class Decoder(nnx.Module):
     def step(self, embedding: Embedding, tokens: Int[Array, " r"], cache: Cache) -> tuple[Float[Array, "r v"], Cache]:
         """Logits of what follows `tokens`, which are at `cache.position`, and the cache with them."""
         x = embedding(tokens[:, None]).astype(cache.context[0][0].dtype)
-        length = cache.past[0][0].shape[1]
-        table = self.positions(length) + causal_bias(length)
-        biases = {"position_bias": lax.dynamic_slice_in_dim(table, cache.position, 1, axis=2)}
-        biases["context_bias"] = cache.context_bias
-        past = []
+        length, past = cache.past[0][0].shape[1], []
+        bias = lax.dynamic_slice_in_dim(self.positions(length) + causal_bias(length), cache.position, 1, axis=2)
+        biases = {"position_bias": bias, "context_bias": cache.context_bias}
         for layer, before, context in zip(self.layers, cache.past, cache.context, strict=True):
             x, keys_values = layer.step(x, before, context, cache.position, **biases)
             past.append(keys_values)

@@ -155,19 +155,19 @@ class OwnDataConfig(Batched):
     def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:
         """The question with its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
         answers = tuple(answer.strip() for answer in question.answers if answer.strip())
-        vqa = self.objective == "vqa"
-        if vqa and not question.text.strip():
-            skips.add("without text", _name(question))
-        elif not answers:
-            skips.add("without an answer", _name(question))
-        elif question.gold is not None and question.gold not in ids:
-            skips.add("whose gold item is not in the knowledge", _name(question))
-        else:
-            if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
-                skips.note(f"{CUT} {self.text_length} tokens", _name(question))
-            negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
-            return question._replace(answers=answers, negatives=negatives)
-        return None
+        vqa, name = self.objective == "vqa", _name(question)
+        faults = {
+            "without text": vqa and not question.text.strip(),
+            "without an answer": not answers,
+            "whose gold item is not in the knowledge": question.gold is not None and question.gold not in ids,
+        }
+        if fault := next((fault for fault, there in faults.items() if there), None):
+            skips.add(fault, name)
+            return None
+        if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
+            skips.note(f"{CUT} {self.text_length} tokens", name)
+        negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
+        return question._replace(answers=answers, negatives=negatives)
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
         question, picture = self._readable[int(index)]
