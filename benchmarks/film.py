@@ -40,7 +40,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path or ".").resolve() != HERE)]
 
 from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa: E402
-from benchmarks.row_log import RowLog  # noqa: E402
+from benchmarks.measuring import RowLog  # noqa: E402
 
 KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
 LONG = 600  # seconds: a longer first run is the only one, and counts with its compilation

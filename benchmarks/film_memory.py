@@ -17,8 +17,7 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.film_reference import pair
-from benchmarks.measuring import NO_CACHE, heading, in_process, line
-from benchmarks.row_log import RowLog
+from benchmarks.measuring import NO_CACHE, RowLog, heading, in_process, line
 from common import terminal
 from film.config import FilmConfig
 from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters

@@ -16,7 +16,8 @@ from refusal import refused
 
 from common.io.clip_tokenizer import END, START, WORD_END, Tokenizer
 from plugins.data.captioned import caption, is_sided
-from recipes.captioned_pictures import clipart, emoji, splits, stamps, thumbnails
+from recipes.captioned_pictures import clipart, emoji, stamps, thumbnails
+from recipes.captioned_pictures import prepare as splits
 from recipes.captioned_pictures.prepare import Settings, prepare
 from recipes.captioned_pictures.thumbnails import Picture
 from recipes.captioned_pictures.train_tokenizer import SMALLEST, train_bpe, write_tokenizer
