@@ -92,9 +92,8 @@ def digest(label: str) -> str:
 
 
 def prepare(folder: str | Path, archives: str | Path | None = None, settings: Settings | None = None) -> Counter[str]:
-    """Writes `folder`; returns the number of pictures by split.
-
-    Raises FileExistsError, ConnectionError (a package cannot be downloaded), ValueError (a damaged archive)."""
+    """Writes `folder`; returns the number of pictures by split. Raises FileExistsError, ConnectionError (a package
+    cannot be downloaded), ValueError (a damaged archive)."""
     settings = settings or Settings()
     check_output_folder(folder)  # before minutes of work
     used: dict[Package, Path] = {}

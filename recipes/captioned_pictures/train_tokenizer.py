@@ -24,9 +24,8 @@ Pair = tuple[str, str]
 
 
 def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merges]:
-    """(vocabulary, merges) of at most `size` tokens; fewer when no further pair occurs twice.
-
-    Raises ValueError for a size below 514."""
+    """(vocabulary, merges) of at most `size` tokens; fewer when no further pair occurs twice. Raises ValueError for a
+    size below 514."""
     if size < SMALLEST:
         raise ValueError(f"size {size} leaves no room for the bytes: give {SMALLEST} or more")
     words = (PRE_TOKENIZER.pre_tokenize_str(NORMALIZER.normalize_str(text)) for text in captions)

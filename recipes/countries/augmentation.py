@@ -131,13 +131,11 @@ def photograph(
     cut: bool = False,
 ) -> Float[np.ndarray, "s s 3"]:
     """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
-
     `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
     inside the picture, in their own proportions and outline; of `cut` ones at most `VISIBLE[1]` of the width or height
     is inside. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that
     the drawing does not have (rounded corners, a disc), gloss, JPEG, and photographs with permuted channels. Drawn at
-    twice the size and averaged down, so that thin things stay.
-    """
+    twice the size and averaged down, so that thin things stay."""
     side = 2 * size
     filled = rng.random() < full and not cut
     shown = np.ascontiguousarray(drawing)

@@ -48,9 +48,8 @@ KNOWN, STRANGE = 6, 4000  # for the probe: draws of each wording, and of questio
 
 
 def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | None = None) -> tuple[Doubt, float]:
-    """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions.
-
-    Raises OSError, ValueError for weights or data that are not there."""
+    """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions. Raises OSError,
+    ValueError for weights or data that are not there."""
     file = weights.file_of(folder)
     model, header = weights.load_with_metadata(file)
     data, rng = pairs.world, np.random.default_rng([seed, 3])

@@ -167,7 +167,6 @@ def answer_sheet(
     data: Any, reader: Reader, questions: dict[str, np.ndarray], answers: ReaderOutput, right: Bool[np.ndarray, " n"]
 ) -> Float[np.ndarray, "h w 3"]:
     """`ROWS` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
-
     Raises ValueError without questions."""
     assert reader.memory is not None  # the items come from it
     rows = [

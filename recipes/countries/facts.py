@@ -68,9 +68,8 @@ class Atlas:
 
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Self:
-        """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository).
-
-        Raises OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
+        """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository). Raises
+        OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
         countries, flags = load(folder or DATA)
         unique = np.flatnonzero(unique_flags(grid_colours(flags)))
         if not 0 <= held_out <= len(unique) // 2:

@@ -58,10 +58,8 @@ def fetch(
     overwrite: bool = False,
     packages: tuple[Package, Package] = (FACTS, FLAGS),
 ) -> int:
-    """Writes both files into `folder`; returns the number of countries.
-
-    Raises ConnectionError (a package cannot be downloaded), ValueError (a package with other contents),
-    FileExistsError."""
+    """Writes both files into `folder`; returns the number of countries. Raises ConnectionError (a package cannot be
+    downloaded), ValueError (a package with other contents), FileExistsError."""
     with atomic_folder(folder, overwrite, FILES) as part, tempfile.TemporaryDirectory() as scratch:
         facts, drawings = (obtain(package, Path(scratch), archives) for package in packages)
         sources = [about(package, path) for package, path in zip(packages, (facts, drawings), strict=True)]

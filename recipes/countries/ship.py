@@ -33,9 +33,8 @@ COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_q
 
 def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
     """Writes both into `folder`; returns the number of items. `tower_weight` is of the tower's cosine in a score; None:
-    that of the run. Training the tower does not depend on it.
-
-    Raises FileExistsError for an existing folder; FileNotFoundError, ValueError for a run without such a network."""
+    that of the run. Training the tower does not depend on it. Raises FileExistsError for an existing folder;
+    FileNotFoundError, ValueError for a run without such a network."""
     model, header = weights.load_with_metadata(run)
     recipe = recipe_of(header, "data")
     recipe = recipe.get("world", recipe)  # of `FlagPairs`

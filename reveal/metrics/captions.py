@@ -104,9 +104,8 @@ def rouge_l(candidates: Captions, references: References) -> SetScore:
 
 
 def nocaps(candidates: Captions, references: References, domains: Sequence[str]) -> dict[str, float]:
-    """CIDEr-D of "in", "near", "out" and "all", without domains that have no image.
-
-    `domains`: of each image, as in the benchmark's file ("in-domain") or short ("in"). Raises ValueError for others."""
+    """CIDEr-D of "in", "near", "out" and "all", without domains that have no image. `domains`: of each image, as in the
+    benchmark's file ("in-domain") or short ("in"). Raises ValueError for others."""
     _check(candidates, references)
     short = [domain.removesuffix("-domain") for domain in domains]
     if len(short) != len(candidates) or not set(short) <= set(DOMAINS):

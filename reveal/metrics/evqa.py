@@ -32,9 +32,8 @@ _IGNORED = re.compile(r"\b(?:the answer is|a|an|the)\b")
 
 
 def exact_match(prediction: str, references: Sequence[str], kind: str) -> bool:
-    """Whether a prediction matches one of the references; `kind` is the question's, one of KINDS.
-
-    Raises ValueError for another kind, and unless all references can be matched (`says_something`)."""
+    """Whether a prediction matches one of the references; `kind` is the question's, one of KINDS. Raises ValueError for
+    another kind, and unless all references can be matched (`says_something`)."""
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: choose one of {', '.join(KINDS)}")
     empty = [reference for reference in references if not says_something(reference)]

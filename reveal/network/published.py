@@ -196,9 +196,8 @@ def read_published(paths: Sequence[str | Path]) -> Published:
 
 
 def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
-    """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights.
-
-    Raises FileNotFoundError; ValueError for another architecture, and as the readers."""
+    """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights. Raises
+    FileNotFoundError; ValueError for another architecture, and as the readers."""
     paths = [local(path, pickles=True) for path in paths]
     for path in paths:
         if not path.exists():
@@ -222,9 +221,8 @@ def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> Reve
 
 
 def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | None, seed: int = 0) -> Tree:
-    """The parameters of a network of `config`: published where there are any, else drawn with `seed`.
-
-    Raises ValueError, before anything is drawn, for an architecture that is not the published one's."""
+    """The parameters of a network of `config`: published where there are any, else drawn with `seed`. Raises
+    ValueError, before anything is drawn, for an architecture that is not the published one's."""
     vit_fields = [field.name for field in dataclasses.fields(config.vit)]
     t5_fields = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
     differences = [

@@ -170,9 +170,8 @@ class DecoderLayer(_Layer):
         position_bias: Float[Array, "1 h 1 n"],
         context_bias: Float[Array, "b 1 1 m"],
     ) -> tuple[Float[Array, "r 1 c"], KeysValues]:
-        """One token of each of `r` rows. `past` is `r n h d`, `context` `b m h d`: rows may share a context.
-
-        Returns the new states, and the past with this token at `position`."""
+        """One token of each of `r` rows. `past` is `r n h d`, `context` `b m h d`: rows may share a context. Returns
+        the new states, and the past with this token at `position`."""
         y = self.attention_norm(x)
         keys, values = (
             lax.dynamic_update_slice_in_dim(kept, new, position, axis=1)

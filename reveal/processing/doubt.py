@@ -61,10 +61,9 @@ class Logistic:
 
 @dataclasses.dataclass(frozen=True)
 class Doubt:
-    """sigmoid(weights . terms + bias) is the probability of a right answer; below `threshold` it is doubted.
-
-    Raises ValueError for other numbers of weights, a threshold that is no probability, and a weight of `question`
-    without its regression."""
+    """sigmoid(weights . terms + bias) is the probability of a right answer; below `threshold` it is doubted. Raises
+    ValueError for other numbers of weights, a threshold that is no probability, and a weight of `question` without its
+    regression."""
 
     weights: tuple[float, ...]  # of `TERMS`
     bias: float
@@ -117,9 +116,8 @@ def with_pairs(x: Float[np.ndarray, "*n f"]) -> Float[np.ndarray, "*n t"]:
 
 
 def fit(signals: Signals, right: Bool[np.ndarray, " n"], question: Logistic | None = None, lost: float = 0.03) -> Doubt:
-    """Weights of the least cross-entropy, and the threshold that doubts a share `lost` of the right answers.
-
-    Raises ValueError unless some answers are right and some wrong."""
+    """Weights of the least cross-entropy, and the threshold that doubts a share `lost` of the right answers. Raises
+    ValueError unless some answers are right and some wrong."""
     if right.all() or not right.any():
         raise ValueError(f"{right.sum()} of {len(right)} answers are right: calibration needs right and wrong ones")
     x = features(signals, question)

@@ -37,11 +37,10 @@ def arrays_of(
     drop_image: float | int = 0,
     skips: Skips | None = None,
 ) -> ItemArrays:
-    """All usable items; one with a damaged image, or with neither text nor image, is skipped.
-
-    `sources` are names, in order of their indices; `crop` is the range of the share of an image that is kept, and
-    `drop_image` the share of the images of items with text that are dropped, both drawn once, seeded by the item's id.
-    Raises ValueError for an unknown source, a missing or repeated id, and no usable item."""
+    """All usable items; one with a damaged image, or with neither text nor image, is skipped. `sources` are names, in
+    order of their indices; `crop` is the range of the share of an image that is kept, and `drop_image` the share of the
+    images of items with text that are dropped, both drawn once, seeded by the item's id. Raises ValueError for an
+    unknown source, a missing or repeated id, and no usable item."""
     skips = skips or Skips()
     rows: dict[int, Row] = {}
     source: list[int] = []

@@ -143,11 +143,10 @@ def processor_of(
     sources: Sequence[str] = (),
     default_sources: Sequence[str] = (),
 ) -> Processor:
-    """The processor of the network in the file `weights`, whose contents are `config` and `header`.
-
-    `tokenizer`, a file for `tokenizers.load`, and `sources`, names, override the file's; `default_sources` are for a
-    file without any. Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for
-    another number of sources, and for a description with an unknown key."""
+    """The processor of the network in the file `weights`, whose contents are `config` and `header`. `tokenizer`, a file
+    for `tokenizers.load`, and `sources`, names, override the file's; `default_sources` are for a file without any.
+    Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for another number of
+    sources, and for a description with an unknown key."""
     description = _description(weights, header)
     data = recipe_of(header, "data")
     found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)

@@ -144,10 +144,9 @@ class Joint(RevealTask):
         return exact.search(Index(encoded.keys, source), query.vector, self.k, gate, mesh, split=split)
 
     def search_engine(self, query: Query, contents: Contents, mesh: Mesh) -> Hits:
-        """The engine's result, computed on the host; queries that are not finite find nothing.
-
-        Raises ValueError for several CPU devices: they share the threads that a host callback needs, and devices that
-        wait for each other may leave none."""
+        """The engine's result, computed on the host; queries that are not finite find nothing. Raises ValueError for
+        several CPU devices: they share the threads that a host callback needs, and devices that wait for each other may
+        leave none."""
         engine, shape = self.engine, (len(query.vector), self.k)
         assert engine is not None  # `search` checked
         if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu":
