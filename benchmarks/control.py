@@ -26,7 +26,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -68,17 +68,13 @@ class Options:
     inversion: int = INVERSION  # Steps of Plug-and-Play from an image to its noise
 
 
-class Prepared(NamedTuple):
-    """Timed programs by name ("base", "features", "controlnet", "plugin once", ...), and each method's arithmetic."""
-
-    runs: dict[str, Callable[[], Any]]
-    costs: dict[str, Cost]
-
-
-def prepare(options: Options) -> Prepared:
-    """All networks and their inputs; programs are compiled at their first call."""
-    unet = random(diffusion.UNet, unet_config(options.size == "tiny"))
-    vae = nnx.merge(*blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
+def prepare(options: Options) -> tuple[dict[str, Callable[[], Any]], dict[str, Cost]]:
+    """Programs by name ("base", "features", "controlnet", "plugin once", ...), compiled at their first call; and each
+    method's arithmetic."""
+    small = options.size == "tiny"
+    unet = random(diffusion.UNet, unet_config(small))
+    config = diffusion.VAEConfig(block_out_channels=4 * (32,)) if small else diffusion.VAEConfig.sd()
+    vae = nnx.merge(*blank(diffusion.AutoencoderKL, config))  # it is only counted
     setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
     graph, params = cost.split(unet)
     x, negative, states, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
@@ -107,7 +103,7 @@ def prepare(options: Options) -> Prepared:
         )
         runs.setdefault(program_name(kind), call((static,), (arrays,)))
         costs[kind] = cost.network_cost(setting, network)
-    return Prepared(runs, costs)
+    return runs, costs
 
 
 def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Callable[[], Any]:
@@ -141,10 +137,6 @@ def filled(tree: Any, scale: float = 1.0) -> Any:
     return jax.tree.map(draw, tree)
 
 
-def vae_config(size: str) -> diffusion.VAEConfig:
-    return diffusion.VAEConfig.sd() if size == "sd15" else diffusion.VAEConfig(block_out_channels=4 * (32,))
-
-
 def program_name(kind: str) -> str:
     """Of a call with that method: the two that add features of the same shapes share one."""
     return FEATURES if kind in ("plugin", "t2i_adapter") else kind
@@ -174,15 +166,15 @@ def spread(several: Sequence[float]) -> float:
 def main(options: Options) -> None:
     keep_freed_memory()
     return_compilers_memory()
-    prepared = prepare(options)
-    seconds = cost.interleaved(prepared.runs, options.repeats)
+    runs, costs = prepare(options)
+    seconds = cost.interleaved(runs, options.repeats)
     cores, device = os.cpu_count(), jax.devices()[0].device_kind
     heading(f"control: {options.size}, {options.steps} steps with guidance, {device}, {cores} cores", COLUMNS)
     call = statistics.median(seconds[BASE])
-    gflop = prepared.costs[BASE].run(options.steps).total / 1e9
+    gflop = costs[BASE].run(options.steps).total / 1e9
     line(COLUMNS, {"": BASE, "call s": call, "run s": options.steps * call, "GFLOP": gflop})
     for kind in options.kinds:
-        line(COLUMNS, row(kind, seconds, prepared.costs, options))
+        line(COLUMNS, row(kind, seconds, costs, options))
     print(f"\nthe base's calls spread over {spread(seconds[BASE]):.3f} s; medians of {options.repeats}\n")
 
 

@@ -105,12 +105,8 @@ class Table:
             "hierarchical_section_title": f"{title} / {self.text(language, 2)}",
             "caption_reference_description": caption,
             "caption_attribution_description": f"English: {self.text('en', 8)}",
-            "mime_type": "image/jpeg",
-            "original_height": "1024",
-            "original_width": "768",
-            "is_main_image": "true",
-            "attribution_passes_lang_id": "true",
-            "page_changed_recently": "true",
+            **{"mime_type": "image/jpeg", "original_height": "1024", "original_width": "768"},
+            **dict.fromkeys(("is_main_image", "attribution_passes_lang_id", "page_changed_recently"), "true"),
             "context_page_description": page,
             "context_section_description": f'{self.text(language, 12)} 5" gun, "{self.text("ja", 2)}"',
         }
@@ -233,10 +229,7 @@ def compared(place: Path, options: Options) -> tuple[Path, dict[str, Any]]:
     rates = {"rows/s": options.rows / first["seconds"], "items/s": first["added"] / first["seconds"]}
     line(BUILD, first | rates | {"": "at once", "rows": options.rows})
     half = -(-first["items"] // shard) // 2
-
-    def is_half() -> bool:
-        return sum(1 for _ in again.glob("v00001-*")) >= half and any(again.glob(".partial-*"))
-
+    is_half = lambda: len([*again.glob("v00001-*")]) >= half and any(again.glob(".partial-*"))  # noqa: E731
     killed = Run(place, again, shard).watch(is_half)
     if "hash" in killed:
         raise ValueError("the build was over before it could be killed: give more rows, or a smaller --shard")
