@@ -1,8 +1,6 @@
-"""The mean of several trained weights of one network, often better than each of them.
-
-Weights that were fine-tuned from the same start lie in one basin of the loss, and so does their mean (Wortsman et al.,
-Model Soups, ICML 2022); so do a training and one that continued from it (Izmailov et al., Averaging Weights Leads to
-Wider Optima, UAI 2018). `optim.ema` averages the last steps of one training.
+"""The mean of several trained weights of one network, often better than each of them: weights that were fine-tuned from
+one start lie in one basin of the loss (Wortsman et al., Model Soups, ICML 2022), and so do a training and one that
+continued from it (Izmailov et al., UAI 2018). `optim.ema` averages the last steps of one training.
 
     python -m recipes.average_weights film-small runs/film_small_style -o runs/film_small_mean/weights.safetensors
 """

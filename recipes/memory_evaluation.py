@@ -1,11 +1,8 @@
 """Evaluation of a network that answers from a memory: the base of both worlds' evaluations.
 
-`score` asks during training: accuracy on held-out and training subjects, recall, gate. `evaluate` changes the memory
-and not the network, and asks again; each world lists its rows. The memory is on disk, in a folder that is deleted
-when the evaluation ends.
-
-`recall_1` and `recall_K`: share of questions whose gold item is first, or among the K items retrieved. `gate`: share
-of questions whose source has the highest gate.
+`score` asks during training. `evaluate` changes the memory, in a folder that is deleted at the end, and not the
+network, and asks again; each world lists its rows. `recall_1` and `recall_K`: share of questions whose gold item is
+first, or among the K items retrieved. `gate`: share of questions whose source has the highest gate.
 """
 
 import dataclasses

@@ -1,8 +1,7 @@
 """Questions about a world whose facts are known: the base of `recipes.small_world.data` and `recipes.countries.data`.
 
 A world has subjects (entities, countries) and relations ("food", "capital"); a question is a subject and a relation,
-with id = subject * relations + relation. The items of one source hold each relation. A batch of b questions, h
-hard negatives each, a vocabulary of v tokens:
+with id = subject * relations + relation. The items of one source hold each relation. A batch of b questions:
 
     image         float32 [b s s 3]  RGB in [0, 1]: a new picture of the subject
     tokens        int32   [b n]      the question, padded with 0
@@ -15,14 +14,12 @@ hard negatives each, a vocabulary of v tokens:
     id            int64   [b]        of the question
 
 **Permutation of tokens.** Facts that never change are memorised, and then the network no longer reads items. So each
-batch replaces tokens by a permutation of its own, in questions and answers here, and in the items by the task:
+batch permutes tokens, in questions and answers here, and in the items by the task:
 
     tokens = jnp.take_along_axis(batch["permutation"], items.tokens[rows], axis=1)
 
-It is the same for all rows of a batch, over all processes, and is repeated in each row so that a batch can be split.
-The memory and all evaluations keep the original tokens.
-
-Batches are a function of the seed and a position (`common.training.batches`).
+It is the same for all rows of a batch, over all processes, and repeated in each so that a batch can be split. The
+memory and all evaluations keep the original tokens.
 """
 
 import functools

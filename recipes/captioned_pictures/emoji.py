@@ -1,8 +1,8 @@
 """Emoji in three styles, with the names and tags of CLDR from emojibase.
 
 Emoji are matched by code points without U+FE0F, the variation selector that packages include inconsistently. Left out:
-skin tones, which would add five copies of every person; components (regional letters, hair); and, by default, country
-flags: 259 pictures of fine detail that 64 pixels do not show, a sixth of all emoji. They are the group `flags`.
+skin tones (five copies of every person); components (regional letters, hair); and, by default, the 259 country flags
+(the group `flags`), of finer detail than 64 pixels show.
 """
 
 import json

@@ -5,7 +5,7 @@
 Each picture's caption is drawn with its own condition, without control, and with another picture's condition; scores
 compare with the picture itself (`plugins/metrics/fidelity.py`). `pictures` are labels that training never saw,
 `photographs` stamps: things cut out of photographs, with a sentence. Depth is inflated from silhouettes there, and
-exact in `scenes`. A seed draws all images of a row anew.
+exact in `scenes`.
 """
 
 import dataclasses

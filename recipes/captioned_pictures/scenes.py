@@ -1,16 +1,13 @@
 """Rendered scenes with exact depth and masks: balls and boxes on a ground, for the training of depth plugins.
 
-One ray per pixel is intersected analytically with balls, boxes and the ground:
-
-1. A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward.
-2. Two to six things stand on the ground without touching; each has a shape, a size and a named colour, which give the
-   caption. The ground has a colour and perhaps a pattern, and there is a sky.
-3. Light is the sun (Lambert's cosine, a soft highlight, soft shadows by rays to points of its disc) and the sky (from
-   above, less near the ground). Distant ground fades into the sky's colour.
+A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward. Two to six things
+stand there without touching, each of a shape, a size and a named colour, which give the caption. Light is the sun
+(Lambert's cosine, a soft highlight, soft shadows by rays to points of its disc) and the sky (from above, less near the
+ground). Distant ground fades into the sky's colour.
 
 `depth` is the distance along the camera's axis (not along the ray), in units of about one thing, infinite in the sky:
-`draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of pixel centres, not antialiased;
-colours average a grid of rays per pixel. A scene depends on the generator's state alone.
+`draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of pixel centres; colours average a
+grid of rays per pixel. A scene depends on the generator's state alone.
 
     python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """

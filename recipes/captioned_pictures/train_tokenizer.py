@@ -1,14 +1,9 @@
 """Trains a small vocabulary in CLIP's format: byte-pair encoding (Sennrich et al., 2016, section 3.2).
 
 A word is a sequence of bytes, the last one marked `</w>`. The most frequent pair of neighbours becomes a token, of
-equally frequent pairs the alphabetically first, until the vocabulary is full. Token ids: the 256 bytes, the 256 bytes
-at a word's end, the merges in order, start, end: as in CLIP, so `Tokenizer` reads the files.
-
-Most of CLIP's 49,408 tokens never occur in a few thousand captions; all of these 2,048 do, with an embedding of a 24th
-of the size. Unseen words are spelled in bytes.
-
-`tokenizers.trainers.BpeTrainer` breaks ties by token id, not alphabetically, and so learns another vocabulary than that
-of the shipped base.
+equally frequent pairs the alphabetically first (`tokenizers.trainers.BpeTrainer` takes another), until the vocabulary
+is full. Token ids: the 256 bytes, the 256 bytes at a word's end, the merges in order, start, end: as in CLIP, so
+`Tokenizer` reads the files. Most of CLIP's 49,408 tokens never occur in a few thousand captions; all of these 2,048 do.
 """
 
 import itertools

@@ -2,12 +2,10 @@
 
     augment(flag, size, rng)      uint8 [48 64 3] -> float32 [s s 3], RGB in [0, 1]
 
-Rotation up to 15 degrees, perspective, waves, aspect (flags are 4:3 here; in the world from square to 2:1), position
-and size (a part may be outside the picture), light, contrast, tint, blur and noise, on a grey gradient. One picture in
-five is filled by the flag, like a flag in a file.
-
-Sampling is inverse: a homography plus waves maps each pixel of the picture to a position on the flag, and one
-`cv2.remap` reads it. Items show the whole flag as a square (`reveal.processing.item_arrays`).
+Rotation, perspective, waves, aspect (flags are 4:3 here; in the world from square to 2:1), position and size (a part
+may be outside the picture), light, contrast, tint, blur and noise, on a grey gradient. One picture in five is filled by
+the flag. Sampling is inverse: a homography plus waves maps each pixel to a position on the flag, and `cv2.remap` reads
+it.
 """
 
 import functools

@@ -2,12 +2,11 @@
 
     python -m recipes.countries.calibrate out/shipped
 
-Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before pictures of `scenery.py` that the tower has not learnt from, and names, in the wordings of training;
-and some 1,285 without an answer (`wordings.unanswerable`, names that nobody has, such pictures without a flag). Which
-answers were right, `reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe`
-learns the wordings apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers
-here; the tower has seen these flags, so others are answered less surely.
+Asked are questions about training countries, in the wordings of training: flags of the training's icon sets as files
+and before pictures of `scenery.py` that the tower has not learnt from, and names; and some 1,285 without an answer
+(`wordings.unanswerable`, names that nobody has, such pictures without a flag). `reveal.processing.doubt.fit` learns
+which answers were right, `fit_probe` the wordings apart from what no item answers. The threshold, if none is given,
+doubts `LOST` of the right answers here; the tower has seen these flags, so others are answered less surely.
 """
 
 import dataclasses

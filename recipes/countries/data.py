@@ -5,13 +5,10 @@ real countries, the held-out ones too, and the invented ones. An epoch has the q
 `repeats` times, and those about the invented ones once.
 
 **Permutation.** The memory is fixed, so facts cannot be drawn anew for each batch, but their spelling can: otherwise
-25,000 questions, each seen a hundred times and more, would be memorised. `permutation` permutes the SentencePiece
-tokens that occur in names and facts only (in no phrasing; no digits, no punctuation), word-initial tokens among
-themselves. In one batch Chad is "Zomtu" in questions, items and answers. What is left to learn is to compare and to
-copy, and every token is copied everywhere.
-
-The second stage needs `shuffle: 0`: it searches among keys of the original spelling. It is short, and starts from a
-network that has learnt to read.
+25,000 questions, each seen a hundred times, would be memorised. `permutation` permutes the SentencePiece tokens that
+occur in names and facts only (in no phrasing; no digits, no punctuation), word-initial tokens among themselves. In one
+batch Chad is "Zomtu" in questions, items and answers: what is left to learn is to compare and to copy. The second stage
+needs `shuffle: 0`: it searches among keys of the original spelling.
 """
 
 import functools

@@ -2,11 +2,10 @@
 
     flags(count, seed)      uint8 [n 48 64 3], RGB
 
-A flag has a ground (bands, stripes, crosses, halves, quarters, rays, a border, ...), possibly a figure at the hoist (a
-triangle, a bar, a canton with a ground of its own), possibly charges (`charges.py`), and colours that flags have. Each
-of these four parts has a seed of its own. A third of all flags are siblings: they share all seeds but one with an
-earlier flag, like Chad and Romania, the Nordic crosses, or the flags with a Union canton. So every flag has similar
-ones. Flag i depends on seed and i alone.
+A flag has a ground (bands, crosses, rays, ...), possibly a figure at the hoist, possibly charges (`charges.py`), and
+colours that flags have. Each of these four parts has a seed of its own. A third of all flags are siblings: they share
+all seeds but one with an earlier flag, like Chad and Romania, the Nordic crosses, or the flags with a Union canton.
+Flag i depends on seed and i alone.
 
     python -m recipes.countries.drawing sheet.png        invented flags, then real ones as questions show them
 """

@@ -2,23 +2,10 @@
 
     python -m recipes.countries.drawings data/flag_drawings
 
-| set | package | licence | drawings |
-| --- | --- | --- | --- |
-| flag-icons, flag-icons-square | flag-icons 7.5.0 | MIT | 4:3 and 1:1 |
-| wikimedia | svg-country-flags 1.2.10 | public domain | in each flag's own proportions |
-| circle | @iconify-json/circle-flags 1.2.11 | MIT | discs |
-| flagpack | @iconify-json/flagpack 1.2.8 | MIT | 4:3, simplified for small sizes |
-| coreui | @iconify-json/cif 1.2.7 | CC0-1.0 | 3:2 and others, 199 flags |
-| flagkit | flagkit-web 0.0.3 | MIT | 7:5, rounded, with gloss |
-| twemoji | @iconify-json/twemoji 1.2.5 | CC-BY-4.0 | emoji |
-| emojione | @iconify-json/emojione 1.2.3 | CC-BY-4.0 | emoji, discs |
-| country-flag-icons | country-flag-icons 1.6.20 | MIT | 3:2; **test only** |
-| noto | emoji-datasource-google 16.0.0 | Apache-2.0 | emoji, in the wind; **test only** |
-| openmoji | @iconify-json/openmoji 1.2.29 | CC-BY-SA-4.0 | emoji, with an outline; **test only** |
-
-Nothing of the last three is ever shown to a network in training. A set is written as NAME.webp: all countries of
-`data/countries.json` in its order, each cut to what is not transparent, stretched to 96 x 72 pixels, with alpha;
-`drawings.json` has the aspect of each, 0 where the set has no such flag, and the origin of the files.
+Sets are rectangles of several proportions, discs, rounded icons with gloss, and emoji. Nothing of the three that are
+held out is ever shown to a network in training. A set is written as NAME.webp: all countries of `data/countries.json`
+in its order, each cut to what is not transparent, stretched to 96 x 72 pixels, with alpha; `drawings.json` has the
+aspect of each, 0 where the set has no such flag, and the origin of the files.
 """
 
 import json

@@ -4,8 +4,8 @@
     python -m recipes.countries.scenery data/flag_scenery
     python eval.py experiment=countries_joint evaluation=countries_drawn weights=reveal/weights/countries
 
-All flags are of held-out countries, whose questions no training has asked, and the memory shows them in one drawing
-(`flag-icons`). Icon sets and photographs are those that no training has seen, but for `bundled`.
+All flags are of held-out countries, which the memory shows in one drawing (`flag-icons`). Icon sets and photographs are
+those that no training has seen, but for `bundled`.
 
 | row | the question shows |
 | --- | --- |
@@ -16,16 +16,14 @@ All flags are of held-out countries, whose questions no training has asked, and 
 | other wordings | `bundled`, asked as in `wordings.TEST_QUESTIONS` |
 | two hops | languages and currency of `bundled` |
 | edited, wording N | a fact of each item changed, 1 as training words it, 2 and 3 anew; old facts: the former answers |
-| deleted | `bundled`, when all items about the country are deleted |
-| no memory | `bundled`, without items |
+| deleted, no memory | `bundled`, when all items about the country are deleted, and without items |
 
 `nearest pixels`: the country whose flag in the memory is nearest by 16 x 12 raw pixels, and its facts; `in views` among
 all views of the picture that the network may choose from. Both know the facts by heart: only their eyes are compared.
 
-**Doubt.** `photographs`: 200 that show no flag, asked for a name, region, capital, area or neighbour. `unanswerable`:
-100 questions about held-out flags (`wordings.unanswerable_for_tests`). An answer is doubted below the threshold that
-the weights carry. Of two hops the second question alone is counted (`second hop`). The calibration error compares
-probability and share of right answers in ten equal groups, over all of the rows above them and these two.
+**Doubt.** `photographs`: 200 that show no flag. `unanswerable`: 100 questions about held-out flags. An answer is
+doubted below the threshold that the weights carry. Of two hops the second question alone is counted (`second hop`). The
+calibration error is over all of these rows.
 """
 
 import dataclasses

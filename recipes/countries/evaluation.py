@@ -15,11 +15,9 @@ The memory has all items of the 250 real countries and of no invented one (`reci
 | edited, old facts | the same memory, the former answers | chance |
 
 **Right answers.** The whole text, ignoring case and repeated blanks. Of several right answers (languages, neighbours,
-currencies, capitals) any one is right; two of them, or extra words, are wrong. The edited rows have only questions
-whose old and new answers are disjoint.
-
-`recall_1_SOURCE` and `recall_K_SOURCE` are the recall of questions that the source answers. In two hops only the last
-answer is scored, so a wrong name may still lead to a right language.
+...) any one is right; two of them, or extra words, are wrong. The edited rows have only questions whose old and new
+answers are disjoint. `recall_K_SOURCE` is the recall of questions that the source answers. `answers.png` shows right
+and wrong answers with the items that were read and their shares of the question's attention.
 """
 
 import collections

@@ -12,10 +12,8 @@ counts in version 5.1.0 (checked by tests):
 | the same flag as another country (23 in 8 groups: France and 8 more, Chad and Romania, ...) | questions by name |
 
 Two flags are the same if no cell of a grid of 16 x 12 differs by more than 0.15 of full brightness: a difference that a
-change of light can hide. Invented countries (`invented.py`) are numbered after the real ones.
-
-Held-out countries are real ones with a unique flag. Training asks no question about them, by flag or by name, but its
-memory holds them, and other countries name them as neighbours.
+change of light can hide. Held-out countries are real ones with a unique flag: training asks no question about them, but
+its memory holds them, and other countries name them as neighbours. Invented ones are numbered after the real ones.
 """
 
 import dataclasses

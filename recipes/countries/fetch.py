@@ -5,14 +5,12 @@
 
     python -m recipes.countries.fetch data/countries
 
-The SHA-256 of both archives is checked before they are opened. Two files are written, equal to those in
-`recipes/countries/data`; nobody needs to run this, it documents the source of every fact and pixel.
+Two files are written, equal to those in `recipes/countries/data`; this documents the source of every fact and pixel.
 
     countries.json   the sources, then one line per country, sorted by code
     flags.webp       all flags at 64 x 48 pixels, 16 per row, in the same order, lossless
 
-Flags are rendered four times as large, on white where they are transparent (Nepal), and averaged down. 64 pixels keep
-most flags distinct: the stars of Australia and New Zealand, the eagle between Mexico's stripes.
+Flags are rendered four times as large, on white where they are transparent (Nepal), and averaged down.
 """
 
 import json

@@ -7,20 +7,14 @@ al., 1610.05820): whoever asks questions has to tell subjects whose items were d
 
 | group | asked about in training | items |
 | --- | --- | --- |
-| held out | no | in the memory, then deleted |
-| training | yes | in the memory, then deleted |
-| never seen | no | never in the memory |
+| held out (half of them) | no | in the memory, then deleted |
+| training (half) | yes | in the memory, then deleted |
+| never seen (the other held-out ones) | no | never in the memory |
 
-The first two are half of the held-out and half of the training countries, the third is the other half of the held-out
-ones; all other items stay. Each group is asked the same questions before and after the deletion, and three attackers
-decide by one number per question, the larger the more likely a member:
-
-- `text`: 1 for a right answer, 0 for a wrong one;
-- `right answer`: log-probability of the right answer per token, for who can score texts;
-- `own answer`: log-probability of the network's answer per token.
-
-Their score is the area under the ROC curve against the never seen ones: .5 is guessing. "held out, deleted" tests the
-memory, "training, deleted" the weights. Standard errors are of a bootstrap over countries, whose questions are alike.
+Each group is asked the same questions before and after the deletion, and three attackers decide by one number per
+question, the larger the more likely a member: `text`, 1 for a right answer; `right answer`, its log-probability per
+token; `own answer`, that of the network's answer. Their score is the area under the ROC curve against the never seen
+ones: .5 is guessing. Standard errors are of a bootstrap over countries, whose questions are alike.
 """
 
 import dataclasses

@@ -7,12 +7,10 @@ A batch of b rows for `reveal.training.picture_pairs`:
     flag    int32   [b]         which flag; -1: none
     id      int64   [b]
 
-Rows come in groups of four: a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch
-is told apart by more than its colours. Half of the groups begin with a real flag of a training country (`drawings.py`),
-the others with an invented one; as most that look alike are invented, a fifth of the flags is real. The fourth row of
-a group shows no flag, as most windows of a photograph do (`reveal.processing.images`): half of the time none at all,
-else one that is mostly outside the picture, or a rectangle cut out of one. Held-out countries are in neither column;
-nor are the icon sets and photographs that tests use.
+Rows come in groups of four: a flag and three that look like it, so that most of a batch is told apart by more than its
+colours. Half of the groups begin with a real flag of a training country, the others with an invented one. The fourth
+row shows no flag, as most windows of a photograph do: half of the time none at all, else one that is mostly outside the
+picture, or a rectangle cut out of one. Held-out countries, icon sets and photographs of tests are in neither column.
 """
 
 import functools

@@ -10,11 +10,9 @@
 | languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | name     |
 | currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | name     |
 
-The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so a
-first question is for the name, which is put into the second. `hops` lists these questions for the processor.
-
-A country has up to five items, one of each of `ITEM_KINDS`, as far as facts are known. Questions have four phrasings
-per relation, drawn for each question; the phrasing of an item is drawn once.
+The last two are two hops from a flag: no item has both the flag and the answer, so a first question is for the name,
+which is put into the second. `hops` lists these questions for the processor. A country has up to five items, one of
+each of `ITEM_KINDS`. The phrasing of a question is drawn each time, that of an item once.
 """
 
 from typing import Any

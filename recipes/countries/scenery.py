@@ -9,9 +9,9 @@
 | test | tuxpaint-stamps-default | 75 stamps, cut out, on white | GPL-2 |
 | train, calibration | gcompris-qt-data | 127 details of buildings and paintings, 116 drawings | as above |
 
-Each is written as JPEG of at most 480 pixels a side, `PART_NUMBER.jpg`; the first 125 of tests are backgrounds for
-flags too. The picture tower trains on the first two thirds of both kinds, and doubt is calibrated by the others: how
-sure a tower is that a picture shows no flag says little where it has learnt from that very picture.
+Each is a JPEG of at most 480 pixels a side, `PART_NUMBER.jpg`; the first 125 of tests are backgrounds for flags too.
+The picture tower trains on two thirds of the last row, and doubt is calibrated by the others: how sure a tower is that
+a picture shows no flag says little where it has learnt from that very picture.
 """
 
 from pathlib import Path

@@ -1,12 +1,9 @@
 """Exports a trained network of the countries, with a memory of all real ones, as reveal/weights/countries holds them.
 
-    python -m recipes.countries.ship runs/countries_long --folder out/shipped
+python -m recipes.countries.ship runs/countries_long --folder out/shipped
 
-    weights.safetensors    float16; the header has the recipe and the processor
-    memory/                all items about the 250 real countries, held-out ones too: keys float32, values float16,
-                           flags as PNG
-
-Keys and values are those of the float16 weights: a memory belongs to the weights that encoded it.
+weights.safetensors    float16; the header has the recipe and the processor
+memory/                all items about the 250 real countries, by those weights: keys float32, values float16
 """
 
 import dataclasses

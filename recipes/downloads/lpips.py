@@ -1,9 +1,6 @@
 """Fetches shift-tolerant LPIPS on AlexNet (2,470,848 parameters, 10 MB) or VGG-16 (59 MB), for perceptual distances.
 
-A. Ghildyal, F. Liu: "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022, arXiv:2207.13686), BSD 2-Clause. In the
-package `stlpips-pytorch` 0.0.2:
-
-    stlpips_pytorch-0.0.2-py3-none-any.whl > stlpips_pytorch/weights/vST0.0/alex_shift_tolerant.pth
+A. Ghildyal, F. Liu: "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022, arXiv:2207.13686), BSD 2-Clause.
 
     python -m recipes.downloads.lpips                     # data/lpips_alex.safetensors
     python -m recipes.downloads.lpips --network vgg       # data/lpips_vgg.safetensors

@@ -3,12 +3,11 @@
     python -m recipes.shapes.proof                              all of it, into runs/ and data/; resumes
     python -m recipes.shapes.proof --seeds 1 --kinds mediapipe  the shortest
 
-1. Draw captioned shapes (`pictures.py`) and encode them with the shipped autoencoder.
-2. Train a small base on the captions (`experiment=shapes_base`).
-3. Train a control of each kind on edges, base frozen, with each seed (`experiment=shapes_control`). A seed decides the
-   control's initial weights, the order of the pictures and the noise; all share the base.
-4. Score held-out pictures: mask IoU with the picture of the edges, with control, without control, and with another
-   picture's edges, which should be no better than without (`plugins/evaluation/control_fidelity.py`).
+Draws captioned shapes (`pictures.py`), encodes them with the shipped autoencoder, and trains a small base on the
+captions (`experiment=shapes_base`). Then a control of each kind on edges, base frozen, with each seed
+(`shapes_control`), which decides its initial weights, the order of the pictures and the noise. Held-out pictures are
+scored: mask IoU with the picture of the edges, with control, without control, and with another picture's edges, which
+should be no better than without.
 """
 
 import json

@@ -3,10 +3,9 @@
 A question is "food ?", two tokens, and so is an answer: a word and the end. `permutation` permutes the 32 answers of
 each relation: the word "cave" of an item becomes "mill" in the whole batch.
 
-The first three hard negatives are the other sources' items about the same entity: the right figure, the wrong
-relation. The others are the same source's items about entities that share two of the three attributes: the right
-relation, nearly the right figure. None is about a held-out entity: such an item would only ever be a negative, and its
-key would be pushed away from all questions.
+The first three hard negatives are the other sources' items about the same entity. The others are the same source's
+items about entities that share two of the three attributes. None is about a held-out entity: such an item would only
+ever be a negative, and its key would be pushed away from all questions.
 """
 
 import functools

@@ -2,11 +2,9 @@
 
     draw(attributes, rng, size)  float32 [s s 3], RGB in [0, 1]
 
-An entity decides shape, colour and the dark texture. `rng` decides position, size, rotation (too small to turn one
-shape into another), brightness, ground and noise.
-
-A figure is a signed distance function of the plane, positive inside; lengths are in radii of the figure. A pixel's
-coverage is its distance in pixels plus a half, so edges are smooth without oversampling.
+An entity decides shape, colour and the dark texture. `rng` decides position, size, rotation, brightness, ground and
+noise. A figure is a signed distance function of the plane, positive inside; lengths are in radii of the figure. A
+pixel's coverage is its distance in pixels plus a half, so edges are smooth without oversampling.
 
     python -m recipes.small_world.drawing sheet.png        a sheet of all shapes and textures, and some blobs
 """

@@ -1,10 +1,8 @@
-"""The facts of the small world: five relations of every entity, each held by one source.
+"""The facts of the small world: five relations of every entity, each held by one source (`SOURCE_OF`), so that the gate
+has a target for every question, and without a source its relations, and no others, are lost.
 
 A relation has 32 answers, each right equally often: a constant or random answer is right once in 32. A word is an
 answer of one relation only.
-
-`SOURCE_OF` assigns a source to each relation, for all entities. So the gate has a target for every question, and
-without a source its relations, and no others, are lost.
 """
 
 import dataclasses

@@ -1,6 +1,5 @@
-"""The items of the small world: what each source writes about an entity, and the vocabulary that it takes.
-
-A word is one token, so an answer is one too.
+"""The items of the small world: what each source writes about an entity, and the vocabulary, in which a word is a
+token.
 
 All about an item except its answers is drawn from the world's seed and the item's id. So after a fact is edited the
 item's picture, the order of its facts and its fillers are unchanged.

@@ -4,12 +4,8 @@
     python -m recipes.small_world.proof --jobs 2                   two trainings side by side, a core each
     python -m recipes.small_world.proof --seeds 1 --rows full      the shortest
 
-1. Warm start (`experiment=world_warm`): items are given; queries and keys are aligned. Retrieval of held-out
-   entities' items is scored before the next stage.
-2. Joint (`experiment=world_joint`): items are retrieved; only the answer's loss is left.
-3. Evaluation: questions about held-out entities, before and after changes of the memory (`evaluation.py`).
-
-Each row changes one thing:
+The warm start (`experiment=world_warm`: items are given) is followed by joint training (`world_joint`: items are
+retrieved; only the answer's loss is left) and the evaluation (`evaluation.py`). Each row changes one thing:
 
 | row | change |
 | --- | --- |
@@ -20,10 +16,7 @@ Each row changes one thing:
 | no prior | the score does not enter the fusion: nothing trains the retriever in the second stage |
 | no prior, no warm start | nothing trains the retriever |
 | log prior | the score enters the attention's logits as a logarithm |
-| c = 1 | one value token per item, in both stages |
-| c = 32 | as many value tokens as an item has tokens |
-
-Rows without one source, and with other engines, are measured on the networks of the full rows.
+| c = 1, c = 32 | one value token per item, or as many as an item has tokens, in both stages |
 """
 
 import json

@@ -14,9 +14,8 @@ once on questions that no training has asked (`fit`) and kept in the header of t
 
 A log-probability is near 0 for all questions of a known kind, and falls with strangeness: a strange question is doubted
 even where the picture is well known. Numbers without bound count up to `RANGE`, so that no square is far from those of
-the fit. Below `threshold` the answer is doubted: the memory does not seem to have it.
-An empty answer is always doubted.
-(Platt, "Probabilistic outputs for support vector machines", 1999.)
+the fit. Below `threshold` the answer is doubted: the memory does not seem to have it. An empty answer is always
+doubted. (Platt, "Probabilistic outputs for support vector machines", 1999.)
 """
 
 import dataclasses
