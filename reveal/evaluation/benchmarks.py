@@ -10,10 +10,6 @@
 | `OwnQuestions` | `sources.jsonl` | exact match, ignoring case and blanks | by group |
 | `InfoSeek` | `sources.infoseek` | harmonic mean of two splits (`metrics.infoseek`) | of each split, of each kind |
 
-    for example in benchmark.examples(skips): ...          # with its image and references
-    benchmark.score(examples, predictions)                 # one prediction per example
-    benchmark.evaluator                                    # whose rules
-
 Two evaluators may differ by points on the same answers, so each benchmark names its evaluator, and nothing but the
 published one goes by its name. A further benchmark is a subclass of `Benchmark` that a config names
 (configs/evaluation/reveal_sets.yaml).

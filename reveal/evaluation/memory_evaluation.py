@@ -3,15 +3,11 @@
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[okvqa,aokvqa]
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[coco] evaluation.beams=4
 
-For each benchmark:
-
-1. read the questions that can be scored; others are skipped and counted by reason (`strict`: an error);
-2. answer `batch` questions at a time as `reveal ask` does, but greedily unless `beams` says otherwise;
-3. score all answers together (`benchmarks.py`), and write predictions_SET.jsonl with the ids of the items that each
-   answer was read from;
-4. rewrite results.json and results.md: a row per benchmark with the metric, retrieval (recall, MRR, by source, where
-   questions name gold items of the memory; else how often an item contains an answer), evaluator, number of questions,
-   what was skipped, and the provenance of weights and memory. The score of a subset (`limit`) says so.
+Of each benchmark, the questions that can be scored are answered as `reveal ask` does, but greedily unless `beams` says
+otherwise; others are skipped and counted by reason (`strict`: an error). predictions_SET.jsonl has each answer with the
+ids of the items that it was read from; results.json and results.md have a row per benchmark: metric, retrieval (recall,
+MRR, by source, where questions name gold items of the memory; else how often an item contains an answer), evaluator,
+number of questions (and `limit`), what was skipped, and provenance.
 
 **Provenance.** Scores of one network from two initialisations differ by tens of points, and a memory that has the
 evaluation's own images by more. So a score is printed with both, as the files describe themselves:

@@ -1,8 +1,8 @@
 """The picture tower: a small convolutional network that embeds an image by its colours and their places.
 
-REVEAL's heads read an image through patches that a ViT has learnt from captions (`heads.py`). A ViT of two layers that
-was trained on thousands of drawings, not on billions of photographs, compares pictures no better than their pixels do.
-A network may therefore have this tower too, whose embedding is a part of every query and key of its own:
+REVEAL's heads read an image through patches that a ViT has learnt from captions (`heads.py`); one of two layers that
+was trained on thousands of drawings compares pictures no better than their pixels do. A network may therefore have this
+tower too, whose embedding is a part of every query and key of its own:
 
     q = [sqrt(h) head(text, image); sqrt(w) tower(image)]
     q . k = h cosine of the heads + w cosine of the pictures         h = 1 - w, or of its own
@@ -13,9 +13,8 @@ A network may therefore have this tower too, whose embedding is a part of every 
     2 x 2 convolution, stride 2, residual blocks     6 x 6 x c
     norm, one linear map of all places, unit length  e
 
-The last map has a weight for every place: where a colour is decides which flag it is. A query or an item without an
-image has the learnt vector `none` instead, and training teaches the tower to put whatever is no picture of a known kind
-near it (`reveal/training/picture_pairs.py`): its cosine with the stored pictures then says how far to trust a match.
+The last map has a weight for every place: where a colour is decides which flag it is. What has no image has the learnt
+vector `none`, and training puts whatever is no picture of a known kind near it (`reveal/training/picture_pairs.py`).
 """
 
 import jax

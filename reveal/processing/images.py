@@ -1,14 +1,13 @@
 """From images to the squares that a network sees: resizing, crops, and views of a question's image.
 
-A network sees a square of few pixels. What fills a third of a photograph has a ninth of them, and its surroundings
-have the rest. So a network with a picture tower looks at *views*: the whole image and windows of it, each resized to
-the square. The question is asked about one of them, the view v with the largest
+What fills a third of a photograph has a ninth of a square's few pixels. So a network with a picture tower looks at
+*views*: the whole image and windows of it, each resized to the square. The question is asked about the view v with the
+largest
 
     score of its best item - size_cost (1 - share of v) - background (similarity of v to no picture)
 
 A smaller window has to score more, as a piece of a picture is often a picture of its own: the upper two stripes of
-Austria's flag are Monaco's. A window that is near the tower's vector of no picture counts less, as among many windows
-of a background some match an item by chance.
+Austria's flag are Monaco's. A window near the tower's vector of no picture counts less, as some match by chance.
 """
 
 import dataclasses

@@ -13,9 +13,8 @@ Older files may have a `processor.json` beside them.
 
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
 `item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
-without one), `hops` (two-hop questions about an image, each with the two questions that it is decomposed into) and
-`views` (fields of `reveal.processing.images.Views`: a network with a picture tower is asked about the view of an image
-that the memory knows best).
+without one), `hops` (two-hop questions about an image, each with the two that it is decomposed into), `views` (fields
+of `images.Views`) and `doubt` (`doubt.Doubt`).
 
 An item's text is its text fields in their order, joined by the tokenizer's separator. Images are resized to a square
 whatever their aspect, so that nothing is cut off.

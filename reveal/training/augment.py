@@ -1,8 +1,7 @@
 """Augmentation of item images in the warm start: crop, rotation, brightness, noise, and dropping the image.
 
-An item has one image, and a network that sees it a thousand times learns its pixels instead of its content. So each
-item image is augmented anew in every step, as the released program does (a random crop; it also drops a fifth of the
-images, so that texts are read). The paper augments images of questions (Hu et al., CVPR 2023): `OwnDataConfig.crop`.
+A network that sees an item's one image a thousand times learns its pixels instead of its content. So each is augmented
+anew in every step, as in the released program. The paper augments images of questions: `OwnDataConfig.crop`.
 """
 
 import dataclasses

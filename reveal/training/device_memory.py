@@ -4,13 +4,11 @@
     encoded    their keys and values, computed from the parameters some steps ago
 
 A step searches `encoded.keys`, re-encodes the items that gradients must reach from `contents`, and reads the others
-from `encoded`. `encode_all` computes keys and values of all items; the trainer refreshes them every so many steps
-(`common/training/refresh.py`).
+from `encoded`, which the trainer refreshes every so many steps (`encode_all`; `common/training/refresh.py`).
 
 All of it but sources and ids is split by rows over the devices of the mesh (`SPLIT`): each encodes its own rows, and
-`gather` brings the rows that a step reads to the devices that read them. So the memory of a device and the time of a
-refresh are those of its share. On a number of devices that does not divide the rows, such as 7, each holds and encodes
-all of them, and only the search is split.
+`gather` brings the rows that a step reads to the devices that read them. On a number of devices that does not divide
+the rows, such as 7, each holds and encodes all of them, and only the search is split.
 
 Rows are the items in order of their ids, padded with rows that no search finds to a multiple of `ROWS` (`exact.py`).
 Rows carry the item's id, so this memory and the one on disk name the same items.

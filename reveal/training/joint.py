@@ -5,10 +5,9 @@
     3. scores of those keys, with gradients -> prior -> fusion -> answer
 
 (Hu et al., CVPR 2023, "retrieval-augmented generation"; `KnowledgeFIDModel` of the reference, whose retrieval cannot
-run.) The search itself has no gradient: which items are found depends on the parameters discontinuously.
-
-Stored keys and values grow stale as the network learns. The trainer recomputes them from a snapshot of the parameters
-in the background, every so many steps (`common/training/refresh.py`); to the gradient a stale key is a constant.
+run.) The search itself has no gradient. Stored keys and values, constants to the gradient, grow stale as the network
+learns: the trainer recomputes them from a snapshot of the parameters in the background, every so many steps
+(`common/training/refresh.py`).
 
 The search is exact, part of the compiled step, and sharded over the devices. `engine` replaces it by one that the step
 calls on the host (`memory/engines/engine.py`): an approximate index of FAISS, or Milvus, as the memory will be served.

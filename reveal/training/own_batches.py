@@ -19,17 +19,16 @@ A batch of b images of s pixels, with n tokens of text, o of answer and h negati
 Prefix language modelling splits all captions of a batch after the same number of tokens, drawn from 0 to `prefix` (Hu
 et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
-**Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): an image of
-224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. For the warm start, images of
-questions may be cropped (`crop`), and those of items cropped (`item_crop`) or dropped (`drop_image`), so that retrieval
-cannot compare pixels. What becomes of an item is drawn once, not per step as in the reference.
+**Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): 100,000
+images of 224 pixels take 15 GB. For the warm start, images of questions may be cropped (`crop`), and those of items
+cropped (`item_crop`) or dropped (`drop_image`), once, so that retrieval cannot compare pixels.
 
 **Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
 question would teach that its key is to be far from all questions.
 
 The same seed gives the same batches, for any number of threads and processes, and an iterator can be resumed from its
-state. Questions are in RAM; their images are read when needed. A damaged one is named in the log, and the next question
-takes its place, unless `strict`.
+state. Images of questions are read when needed; a damaged one is named in the log, and the next question takes its
+place, unless `strict`.
 """
 
 import functools

@@ -7,12 +7,11 @@ Two stages train one network; each is a task of the common trainer:
     `Joint`       items are retrieved from the memory (`joint.py`). The loss on the answer reaches query, keys, values
                   and gate through the prior of the scores (`fusion.py`), without gold items
 
-A randomly initialised retriever returns irrelevant items, which do not affect the answer, so it gets no gradient: that
-is why there is a warm start (Hu et al., CVPR 2023, "pre-training", and REALM before it).
+A randomly initialised retriever returns irrelevant items, which do not affect the answer, so it gets no gradient: hence
+the warm start (Hu et al., CVPR 2023, "pre-training", and REALM before it).
 
-A batch has `image`, `tokens` and `answer`, and for the warm start `gold` and `negatives`, ids of items; `source` is the
-gold item's. An optional `permutation` of the vocabulary, per row, is applied to the items' texts
-(`device_memory.permuted`).
+A batch has `image`, `tokens` and `answer`, and for the warm start `gold`, its `source`, and `negatives`, ids of items.
+An optional `permutation` of the vocabulary, per row, is applied to the items' texts (`device_memory.permuted`).
 """
 
 import dataclasses
