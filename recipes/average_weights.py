@@ -37,11 +37,8 @@ def average(
     if len(weights) < 2:
         raise ValueError(f"{len(weights)} weights given: give two or more")
     check_output_file(output, overwrite)
-    found = []
-    for name in weights:
-        place = SHIPPED.find(name)
-        found.append(load_weights(place / SHIPPED.marker if place.is_dir() else place))
-    leaves, headers = zip(*found, strict=True)
+    files = (place / SHIPPED.marker if place.is_dir() else place for place in map(SHIPPED.find, weights))
+    leaves, headers = zip(*map(load_weights, files), strict=True)
     first, *_, last = headers
     for name, header in zip(weights, headers, strict=True):
         if (header.kind, header.config) != (first.kind, first.config):
@@ -51,8 +48,7 @@ def average(
             )
     mean = {path: np.mean([each[path] for each in leaves], axis=0, dtype=np.float64) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}
-    about = {"mean_of": [{"git_commit": header.git_commit, **header.metadata} for header in headers]}
-    metadata = last.metadata | about
+    metadata = {**last.metadata, "mean_of": [{"git_commit": one.git_commit, **one.metadata} for one in headers]}
     save_weights(output, mean, kind=last.kind, config=last.config, metadata=metadata, dtype=dtype, overwrite=overwrite)
 
 

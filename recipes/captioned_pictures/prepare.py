@@ -84,7 +84,7 @@ def assign(pictures: Sequence[Picture], test: str, styles: Sequence[str], unseen
             return UNSEEN
         return UNSEEN_STYLE if (picture.label, picture.style) in held_out_style else TRAIN
 
-    return [split(picture) for picture in pictures]
+    return list(map(split, pictures))
 
 
 def digest(label: str) -> str:
@@ -112,10 +112,9 @@ def prepare(folder: str | Path, archives: str | Path | None = None, settings: Se
     with atomic_folder(folder) as part:
         np.save(part / "images.npy", np.stack([picture.image for picture in pictures]))
         write_tokenizer(part / "tokenizer", *train_bpe(captions, settings.tokens))
-        pairs = list(zip(pictures, names, strict=True))
-        entries = [{**vars(picture), "split": split} for picture, split in pairs]
-        entries = [{name: value for name, value in entry.items() if name != "image"} for entry in entries]
-        counts = Counter(f"{picture.source} {split}" for picture, split in pairs)
+        metadata = [{name: value for name, value in vars(one).items() if name != "image"} for one in pictures]
+        entries = [entry | {"split": split} for entry, split in zip(metadata, names, strict=True)]
+        counts = Counter(f"{entry['source']} {entry['split']}" for entry in entries)
         rest = dict(sources=sources, settings=asdict(settings), counts=dict(sorted(counts.items())))
         write_index(part / "index.json", "pictures", entries, rest)
     return Counter(names)

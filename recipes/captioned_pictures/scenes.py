@@ -12,6 +12,7 @@ grid of rays per pixel. A scene depends on the generator's state alone.
     python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,9 +109,8 @@ def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
     distance, index = meet(world.things, world.eye, middle)
     offsets = (np.arange(RAYS) + 0.5) / RAYS
     light = np.zeros((height * width, 3))
-    for dy in offsets:
-        for dx in offsets:
-            light += colour(world, rays(world, height, width, (dy, dx))) / RAYS**2
+    for inside in itertools.product(offsets, offsets):
+        light += colour(world, rays(world, height, width, inside)) / RAYS**2
     masks = index[None] == np.arange(len(world.things))[:, None]
     return Scene(
         image=(np.clip(light, 0, 1) ** (1 / GAMMA)).reshape(height, width, 3).astype(np.float32),
@@ -153,8 +153,7 @@ def _things(rng: np.random.Generator) -> tuple[list[Shape], list[str], list[tupl
     things: list[Shape] = []
     names: list[str] = []
     count = int(rng.integers(2, 7))
-    palette = rng.permutation(list(COLOURS))[:count]
-    for name in palette:
+    for name in rng.permutation(list(COLOURS))[:count]:
         radius = float(rng.uniform(0.4, 0.95))
         for _ in range(TRIES):
             x, z = rng.uniform(-SPREAD, SPREAD, 2)

@@ -127,15 +127,10 @@ def draw(icon_set: IconSet, codes: Sequence[str], files: Mapping[str, bytes], na
     icons = json.loads(files[ICONS]) if icon_set.path == ICONS else None
     pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
     for number, code in enumerate(codes):
-        if icons is None:
-            content = files.get(place(icon_set.path, code))
-        else:
-            name = names.get(emoji_of(code), "")
-            if icon_set.name in ("circle", "flagpack", "coreui"):
-                name = code.lower()
-            elif icon_set.name == "emojione":
-                name = name.replace("flag-", "flag-for-", 1)
-            content = icon(icons, name)
+        name = code.lower() if icon_set.name in ("circle", "flagpack", "coreui") else names.get(emoji_of(code), "")
+        if icon_set.name == "emojione":
+            name = name.replace("flag-", "flag-for-", 1)
+        content = files.get(place(icon_set.path, code)) if icons is None else icon(icons, name)
         if content:
             png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
             pictures[number], aspects[number] = cut(png)

@@ -231,8 +231,8 @@ class DrawnEvaluation(Evaluation):
             distance = np.square(small.reshape(len(views), 1, -1) - stored).sum(-1)
             found.append(int(distance.min(0).argmin()))
         rows = zip(asked.subjects, asked.relations, asked.pictures, strict=True)
-        said = [(atlas.answers(found[index], relation)[:1], subject, relation) for subject, relation, index in rows]
-        return float(np.mean([bool(set(own) & set(atlas.answers(*question))) for own, *question in said]))
+        said = [({*atlas.answers(found[index], what)[:1]}, {*atlas.answers(who, what)}) for who, what, index in rows]
+        return float(np.mean([bool(one & right) for one, right in said]))
 
     def second_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Asked:
         """Questions about the name that was answered about each flag."""

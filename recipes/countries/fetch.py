@@ -101,10 +101,11 @@ def kept(entry: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
 
 def read_flags(archive: Path, codes: Sequence[str]) -> Flags:
     """Flags by code. Raises ValueError for a missing flag or one of another aspect."""
-    files = read_files(archive, [DRAWING.format(code) for code in codes])
-    if missing := [code for code in codes if DRAWING.format(code) not in files]:
+    paths = {code: DRAWING.format(code) for code in codes}
+    files = read_files(archive, paths.values())
+    if missing := [code for code, path in paths.items() if path not in files]:
         raise ValueError(f"{archive} has no flag of {', '.join(missing)}: is it {FLAGS.pattern}?")
-    return np.stack([thumbnail(render(files[DRAWING.format(code)].content, OVERSAMPLED * WIDTH)) for code in codes])
+    return np.stack([thumbnail(render(files[path].content, OVERSAMPLED * WIDTH)) for path in paths.values()])
 
 
 def thumbnail(png: bytes) -> UInt8[np.ndarray, "48 64 3"]:

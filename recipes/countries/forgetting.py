@@ -48,9 +48,8 @@ class Observations:
     def resampled(self, rng: np.random.Generator) -> Self:
         """The questions about as many countries, drawn with repetition."""
         known = np.unique(self.countries)
-        rows = [np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))]
-        chosen = np.concatenate(rows)
-        return Observations(self.countries[chosen], self.numbers[:, chosen])
+        rows = np.concatenate([np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))])
+        return dataclasses.replace(self, countries=self.countries[rows], numbers=self.numbers[:, rows])
 
 
 @dataclasses.dataclass(frozen=True)

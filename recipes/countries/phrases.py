@@ -74,13 +74,14 @@ def item_text(facts: Facts, kind: int, rng: np.random.Generator) -> str:
     if name == "passage":
         sentence = PASSAGES[choice] if answers["capital"] else PASSAGES_WITHOUT_CAPITAL[choice % 2]
         return sentence.format(**answers)
+    fact = answers[{"caption": "area", "vqa": "borders"}.get(name, name)]
     if name == "caption":
-        return CAPTIONS[choice].format(answers["area"]) if answers["area"] else ""
-    if name == "vqa":
-        return f"{QUESTIONS['borders'][choice]} {answers['borders']}" if answers["borders"] else ""
-    if not answers[name]:
-        return ""
-    return TRIPLE.format(name=facts["name"][0], relation=name, answers=answers[name])
+        text = CAPTIONS[choice].format(fact)
+    elif name == "vqa":
+        text = f"{QUESTIONS['borders'][choice]} {fact}"
+    else:
+        text = TRIPLE.format(name=facts["name"][0], relation=name, answers=fact)
+    return text if fact else ""
 
 
 def hops() -> list[dict[str, str]]:

@@ -63,6 +63,7 @@ T5_FIELDS = (  # of config.json: the default, and the only value that is read
     ("relative_attention_num_buckets", BUCKETS, BUCKETS),
     ("relative_attention_max_distance", MAX_DISTANCE, MAX_DISTANCE),
 )
+T5_SHAPE = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
 HF_SPARE = (  # of old files: copies of the table, and a table that no T5 reads
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
@@ -223,13 +224,16 @@ def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> Reve
 def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | None, seed: int = 0) -> Tree:
     """The parameters of a network of `config`: published where there are any, else drawn with `seed`. Raises
     ValueError, before anything is drawn, for an architecture that is not the published one's."""
-    vit_fields = [field.name for field in dataclasses.fields(config.vit)]
-    t5_fields = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
+    compared: list[tuple[str, Any, Any, Sequence[str]]] = []
+    if vit is not None:
+        compared.append(("vit", config.vit, vit.config, [field.name for field in dataclasses.fields(config.vit)]))
+    if t5 is not None:
+        compared.append(("network", config, t5.config, T5_SHAPE))
     differences = [
-        f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs.config, name)!r}"
-        for prefix, ours, theirs, names in (("vit", config.vit, vit, vit_fields), ("network", config, t5, t5_fields))
-        for name in (names if theirs is not None else ())
-        if getattr(ours, name) != getattr(theirs.config, name)
+        f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs, name)!r}"
+        for prefix, ours, theirs, names in compared
+        for name in names
+        if getattr(ours, name) != getattr(theirs, name)
     ]
     if differences:
         raise ValueError(f"the weights are of another architecture: {', '.join(differences)}; set task.network to it")
