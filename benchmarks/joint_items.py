@@ -46,12 +46,10 @@ class Vocabulary:
 
 
 def items_of(count: int) -> ItemArrays:
-    rng = np.random.default_rng(0)
+    rng, ids = np.random.default_rng(0), np.arange(count)
     tokens = rng.integers(3, WORDS, (count, LENGTH), np.int32)
     image = np.resize(rng.integers(0, 256, (1009, SIDE, SIDE, 3), np.uint8), (count, SIDE, SIDE, 3))
-    return ItemArrays(
-        tokens, image, np.ones(count, bool), (np.arange(count) % SOURCES).astype(np.uint8), np.arange(count)
-    )
+    return ItemArrays(tokens, image, np.ones(count, bool), (ids % SOURCES).astype(np.uint8), ids)
 
 
 def row(count: int, steps: int) -> dict[str, Any]:
@@ -83,15 +81,10 @@ def row(count: int, steps: int) -> dict[str, Any]:
         jax.block_until_ready(step(params, batch, frozen, encoded))
         times.append(time.perf_counter() - start)
     arrays = jax.tree.leaves((frozen, encoded))
-    return {
-        "items": count,
-        "MB, each": sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6,
-        "MB, all": sum(x.nbytes for x in arrays) / 1e6,
-        "step MB": step.memory_analysis().temp_size_in_bytes / 1e6,
-        "refresh s": refresh,
-        "step s": statistics.median(times[1:]),
-        "batch ms": 1000 * negatives(count),
-    }
+    row = {"items": count, "MB, all": sum(x.nbytes for x in arrays) / 1e6, "refresh s": refresh}
+    row["MB, each"] = sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6
+    row["step MB"] = step.memory_analysis().temp_size_in_bytes / 1e6
+    return row | {"step s": statistics.median(times[1:]), "batch ms": 1000 * negatives(count)}
 
 
 def negatives(count: int) -> float:

@@ -44,22 +44,11 @@ class Turn(NamedTuple):
 
 def run(case: Refresh, every: int, folder: Path) -> Turn:
     """One training, in a process of its own."""
-    overrides = [
-        "experiment=world_joint",
-        f"name={folder.name}",
-        "task.start_from=null",
-        f"task.refresh.every={every}",
-        "task.refresh.lag=null",
-        "task.refresh.spare=1",
-        f"data.distractors={case.distractors}",
-        f"optim.warmup={min(case.steps // 3, 100)}",
-        f"trainer.steps={case.steps}",
-        f"trainer.log_every={max(case.steps // 15, 1)}",
-        f"trainer.checkpoint_every={case.steps}",
-        f"trainer.picture_every={case.steps}",
-        "trainer.progress=false",
-        *case.set,
-    ]
+    overrides = ["experiment=world_joint", f"name={folder.name}", "task.start_from=null", "task.refresh.lag=null"]
+    overrides += [f"task.refresh.every={every}", "task.refresh.spare=1", f"data.distractors={case.distractors}"]
+    overrides += [f"optim.warmup={min(case.steps // 3, 100)}", f"trainer.log_every={max(case.steps // 15, 1)}"]
+    overrides += [f"trainer.{name}={case.steps}" for name in ("steps", "checkpoint_every", "picture_every")]
+    overrides += ["trainer.progress=false", *case.set]
     root = Path(__file__).parents[1]
     environment = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
     command = [sys.executable, str(root / "train.py"), *overrides]

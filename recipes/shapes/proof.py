@@ -74,29 +74,17 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
 
 
 def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
-    """IoU of the rows, and seconds of training, which the run's folder keeps; resumes."""
+    """IoU of the rows, and seconds of training, NaN of one that was stopped and resumed."""
     name = f"shapes_{kind}_{seed}"
     folder = Path("runs") / name
-    spent = folder / "seconds.txt"
-    overrides = (
-        "experiment=shapes_control",
-        f"task.kind={kind}",
-        f"seed={seed}",
-        f"name={name}",
-        "evaluation.strengths=[1.0]",
-        f"data.batch_size={BATCH}",
-        *length(STEPS),
-        *settings,
-    )
-    done = (folder / "weights").exists()
-    seconds = float(spent.read_text()) if spent.exists() else math.nan if done else 0.0
+    spent, begun = folder / "seconds.txt", folder.exists()
+    overrides = ["experiment=shapes_control", f"task.kind={kind}", f"seed={seed}", f"name={name}"]
+    overrides += ["evaluation.strengths=[1.0]", f"data.batch_size={BATCH}", *length(STEPS), *settings]
     started = time.perf_counter()
-    try:
-        train(*overrides)
-    finally:
-        if not done and folder.exists():
-            seconds += time.perf_counter() - started
-            spent.write_text(f"{seconds}\n")
+    train(*overrides)
+    if not begun:
+        spent.write_text(f"{time.perf_counter() - started}\n")
+    seconds = float(spent.read_text()) if spent.exists() else math.nan
     evaluate(*overrides, f"weights={folder}/weights", "overwrite=true")
     scores = json.loads((folder / "evaluation" / "results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}

@@ -87,13 +87,16 @@ class WorldConfig(Questions):
     def ask(self, question: int, rng: np.random.Generator, facts: World | None = None) -> Example:
         entity, relation = divmod(question, len(RELATIONS))
         answer = self.vocabulary.answers[relation, (facts or self.world).facts[entity, relation]]
+        numbers = {
+            "relation": relation,
+            "source": GOLD_SOURCE[relation],
+            "gold": item_id(entity, GOLD_SOURCE[relation]),
+        }
         return {
             "image": drawing.draw(entities.attributes(np.array([entity]))[0], rng, self.size),
             "tokens": self.vocabulary.encode(f"{RELATIONS[relation]} ?", 2),
             "answer": np.array([answer, END], np.int32),
-            "relation": np.int32(relation),
-            "source": np.int32(GOLD_SOURCE[relation]),
-            "gold": np.int32(item_id(entity, GOLD_SOURCE[relation])),
+            **{name: np.int32(number) for name, number in numbers.items()},
             "id": np.int64(question),
         }
 
