@@ -143,7 +143,6 @@ def program_name(kind: str) -> str:
 
 
 def row(kind: str, seconds: dict[str, list[float]], costs: dict[str, Cost], options: Options) -> dict[str, Any]:
-    """A method's row of the table."""
     steps, median = options.steps, {name: statistics.median(several) for name, several in seconds.items()}
     base, work = steps * median[BASE], {name: costs[name].run(steps).total for name in (BASE, kind)}
     once, own = median[f"{kind} once"], median[program_name(kind)]

@@ -21,7 +21,6 @@ class Gap(NamedTuple):
 
 
 def gaps(clip: Path) -> list[Gap]:
-    """All gaps of a clip, least continuous first."""
     found, before = [], None
     for number, frame in enumerate(read_video(clip)):
         after = thumbnail(frame.image)

@@ -108,7 +108,6 @@ def consumed(case: Step, batches: Iterator[Batch], steps: int) -> tuple[float, f
 
 @contextmanager
 def sources(folder: str | None, layout: str) -> Iterator[dict[str, Source]]:
-    """The sources to measure, by name."""
     if folder is not None:
         yield {f"{layout} {Path(folder).name}": LAYOUTS[layout](folder, "train")}
         return

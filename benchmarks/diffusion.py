@@ -196,7 +196,6 @@ def write_sdxl(folder: str, small: bool) -> int:
 
 
 def run_sdxl(source: str) -> dict[str, Any]:
-    """Loads one of them."""
     ours()
     before = forget_peak()
     _, seconds, work = timed(lambda: diffusion.load_unet(source, "float16"))

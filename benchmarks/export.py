@@ -200,7 +200,6 @@ def off_by(folder: Path, runtime: str) -> float:
 
 
 def row(found: dict[str, Any], steps: int) -> dict[str, float]:
-    """The numbers of one line."""
     millis = {name: value[0] for name, value in found.items() if name != "start s"}
     numbers = {"start s": found["start s"], "plugin ms": millis[PLUGIN], "CPU ms": found[PLUGIN][1]}
     if BASE not in millis:

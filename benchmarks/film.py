@@ -189,7 +189,6 @@ def fits(width: int, height: int) -> bool:
 
 
 def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
-    """A row of the table, measured."""
     width, height = map(int, size.split("x"))
     count = 2 ** KINDS[kind] - 1
     case = f"{model}:{size}:{kind}"

@@ -101,7 +101,6 @@ def main(
 
 
 def peak_of(model: str, size: str, kept: int) -> int:
-    """The peak of a case in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/weights.safetensors"
         in_process(save_weights, model, weights)

@@ -99,7 +99,6 @@ def centres() -> np.ndarray:
 
 
 def build(folder: Path, count: int, shard: int, data: str = "random") -> dict[str, float]:
-    """Writes the memory, in this process."""
     batch(0, count, data)  # what drawing takes once is no part of the growth
     before, seconds, early = forget_peak(), 0.0, None
     with Builder(folder, LAYOUT, shard) as builder:
@@ -115,7 +114,6 @@ def build(folder: Path, count: int, shard: int, data: str = "random") -> dict[st
 
 
 def opened(folder: Path) -> dict[str, float]:
-    """`Memory.load` in this process."""
     before = held()
     memory, seconds, _ = timed(lambda: Memory.load(folder))
     return {"open s": seconds, "held MB": held() - before, "items": len(memory)}
@@ -182,7 +180,6 @@ def changed(
 
 
 def drawn_again(ids: np.ndarray, count: int, data: str = "random") -> Batch:
-    """Those items."""
     drawn = (batch(number, count, data) for number in ids // BATCH)
     parts = [(one.items[at], one.keys[at], one.values[at]) for one, at in zip(drawn, ids % BATCH, strict=True)]
     items, keys, values = zip(*parts, strict=True)

@@ -219,7 +219,6 @@ class Case:
 
     @property
     def vectors(self) -> int:
-        """Of a key."""
         return VECTORS if self.asked else 1
 
     def queries(self, vectors: np.ndarray) -> np.ndarray:
@@ -350,7 +349,6 @@ def cores(count: int) -> Iterator[int]:
 
 
 def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str, Any]]:
-    """A row of the table for each case."""
     queries, rows = draw(folder / KEYS, options), []
     keys = np.memmap(folder / KEYS, np.float32, "r").reshape(-1, options.width)
     wanted: dict[tuple[int, int], np.ndarray] = {}

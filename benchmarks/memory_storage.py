@@ -55,8 +55,6 @@ class Options(Checked):
 
 
 class Ours:
-    """`reveal.memory`."""
-
     def __init__(self, folder: Path):
         self.folder = folder
 
@@ -89,8 +87,6 @@ class Ours:
 
 
 class Lance:
-    """A LanceDB table, one row an item."""
-
     SCHEMA = pa.schema(
         [
             ("id", pa.int64()),

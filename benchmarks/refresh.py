@@ -43,7 +43,6 @@ class Turn(NamedTuple):
 
 
 def run(case: Refresh, every: int, folder: Path) -> Turn:
-    """One training, in a process of its own."""
     overrides = ["experiment=world_joint", f"name={folder.name}", "task.start_from=null", "task.refresh.lag=null"]
     overrides += [f"task.refresh.every={every}", "task.refresh.spare=1", f"data.distractors={case.distractors}"]
     overrides += [f"optim.warmup={min(case.steps // 3, 100)}", f"trainer.log_every={max(case.steps // 15, 1)}"]

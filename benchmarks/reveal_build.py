@@ -69,7 +69,6 @@ class Options(Checked):
 
 
 def words(rng: np.random.Generator, letters: str, count: int) -> list[str]:
-    """Words of random letters."""
     return ["".join(letters[n] for n in rng.integers(0, len(letters), rng.integers(2, 10))) for _ in range(count)]
 
 
@@ -150,7 +149,6 @@ def draw_pictures(folder: Path, count: int, seed: int) -> None:
 
 
 def draw(place: Path, options: Options) -> None:
-    """Table, pictures, tokenizer and a random network."""
     drawn = Table(options.seed, options.pictures)
     with gzip.open(place / "wit.tsv.gz", "wt", compresslevel=1, encoding="utf-8", newline="") as file:
         file.writelines(drawn.lines(options.rows))

@@ -83,7 +83,6 @@ class Step:
 
 
 def measure(case: Step, repeats: int) -> dict[str, Any]:
-    """All numbers of one case, in this process."""
     keep_freed_memory()  # as training does; no cache of compiled programs
     compile_seconds = timed(lambda: case.compiled)[1]
     before = forget_peak()

@@ -110,7 +110,6 @@ class MemoryEvaluation(Evaluation):
         }
 
     def accuracy(self, correct: Bool[np.ndarray, " n"], questions: Example) -> Scores:
-        """Over all questions, and by relation."""
         scores = {"accuracy": float(correct.mean())}
         for number, relation in enumerate(self.data.relations):
             chosen = questions["relation"] == number

@@ -172,7 +172,6 @@ class CountriesConfig(Questions):
         return items_about(atlas or self.atlas, range(self.atlas.real) if about is None else about)
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
-        """Items as `Reveal.encode_item` takes them."""
         return network_input(items, self.vocabulary, self.item_length, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:

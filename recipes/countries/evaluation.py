@@ -66,7 +66,6 @@ class CountriesEvaluation(MemoryEvaluation):
         return (*super().files(), "answers.png")
 
     def illustrate(self, reader: Reader, output: Output) -> None:
-        """Right and wrong answers with the items that were read."""
         if self.k:
             questions = self.data.evaluation("held_out", 1)
             answers = self.answer(reader, questions)

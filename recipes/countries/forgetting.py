@@ -87,7 +87,6 @@ class ForgettingEvaluation(CountriesEvaluation):
         return rows
 
     def questions(self, group: str, countries: Int[np.ndarray, " n"]) -> Example:
-        """About all of a group's countries."""
         questions = self.data.evaluation("train" if group == "training" else "held_out", self.renderings)
         return select(questions, np.isin(questions["id"] // len(RELATIONS), countries))
 

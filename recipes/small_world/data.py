@@ -75,7 +75,6 @@ class WorldConfig(Questions):
         return items_about(world or self.world, about, self.size)
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
-        """Items as `Reveal.encode_item` takes them."""
         return network_input(items, self.vocabulary, LENGTH, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:

@@ -38,7 +38,6 @@ GOLD_SOURCE = np.array([SOURCES.index(SOURCE_OF[relation]) for relation in RELAT
 
 
 def relations_in(source: int) -> tuple[int, ...]:
-    """Numbers of the relations that a source holds."""
     return tuple(np.flatnonzero(source == GOLD_SOURCE).tolist())
 
 
