@@ -42,10 +42,8 @@ def average(
     first, *_, last = headers
     for name, header in zip(weights, headers, strict=True):
         if (header.kind, header.config) != (first.kind, first.config):
-            raise ValueError(
-                f"{name} holds {header.kind} {header.config}, and {weights[0]} {first.kind} {first.config}:"
-                " give weights of one config"
-            )
+            found = f"{name} holds {header.kind} {header.config}, {weights[0]} {first.kind} {first.config}"
+            raise ValueError(f"{found}: give weights of one config")
     mean = {path: np.mean([each[path] for each in leaves], axis=0, dtype=np.float64) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}
     metadata = {**last.metadata, "mean_of": [{"git_commit": one.git_commit, **one.metadata} for one in headers]}

@@ -51,9 +51,7 @@ def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -
         photographs, *learnt = gcompris(obtain(GCOMPRIS, part, archives), TEST, *((place,) for place in LEARNT))
         sets = {"train": [], "calibration": [], "test": photographs + other_tests(part, archives)}
         if len(sets["test"]) < COUNT:
-            raise ValueError(
-                f"the packages hold {len(sets['test'])} photographs for tests, not {COUNT}: use Debian 12's"
-            )
+            raise ValueError(f"packages of {len(sets['test'])} photographs for tests, not {COUNT}: use Debian 12's")
         del sets["test"][COUNT:]
         for found in learnt:
             first = round(len(found) * (1 - CALIBRATION))

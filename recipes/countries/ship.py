@@ -40,9 +40,7 @@ def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
     length = recipe.get("item_length", CountriesConfig.item_length)
     if tower_weight is not None:
         if (tower := model.config.tower) is None:
-            raise ValueError(
-                f"{run} has no tower that a weight of {tower_weight} is for: give a run of countries_pictures"
-            )
+            raise ValueError(f"{run} has no tower to weigh {tower_weight}: give a run of countries_pictures")
         tower = dataclasses.replace(tower, weight=tower_weight, heads_weight=tower.weights[0])
         model.config = dataclasses.replace(model.config, tower=tower)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length, invented=0)

@@ -58,10 +58,8 @@ class World:
     @classmethod
     def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> Self:
         if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
-            raise ValueError(
-                f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MAX_DISTRACTORS} and"
-                f" to 0 to {held_out}, as many as are held out"
-            )
+            most = f"at most {entities.MAX_DISTRACTORS}, and {held_out} as are held out"
+            raise ValueError(f"{distractors} distractors, {newcomers} newcomers: give {most}")
         rng = np.random.default_rng([seed, FACTS])
         chosen = entities.held_out(rng, held_out)
         new = np.sort(rng.permutation(chosen)[:newcomers])

@@ -100,9 +100,7 @@ def kind_of(path: str | Path) -> str:
         return "vit"
     if path.is_dir():
         if not (path / INDEX).is_file():
-            raise FileNotFoundError(
-                f"{path} has neither {CONFIG} (transformers) nor {INDEX} (t5x): name another folder"
-            )
+            raise FileNotFoundError(f"{path} has neither {CONFIG} (transformers) nor {INDEX} (t5x): name another")
         return "t5"
     return "reveal"
 
@@ -202,10 +200,7 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
     paths = [local(path, pickles=True) for path in paths]
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(
-                f"{path} does not exist: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it from"
-                " published weights"
-            )
+            raise FileNotFoundError(f"{path}: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it")
     if len(paths) == 1 and (own := weights.file_of(paths[0])).suffix == ".safetensors" and own.is_file():
         return weights.load_params(own, config)
     parts = read_published(paths)

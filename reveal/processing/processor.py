@@ -109,9 +109,7 @@ class Processor:
         check_image("the question's image", image)
         if np.shape(image)[:2] != 2 * (self.image_size,):
             side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
-            raise ValueError(
-                f"the question's image is {found}: this network sees {side}x{side}; resize it, or name its file"
-            )
+            raise ValueError(f"the image is {found}, this network sees {side}x{side}: resize it, or name its file")
         return image
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
@@ -154,10 +152,10 @@ def processor_of(
         given = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
         raise ValueError(f"{weights}: {given} for the {config.sources} that it tells apart: name them with --names")
     if len(found) > config.vocab_size or found.bos != config.bos:
-        raise ValueError(
-            f"{weights} has {config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer"
-            f" {len(found)} and {found.bos}: give the one that it was trained with, --tokenizer FILE"
+        other = (
+            f"{config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer {len(found)}, {found.bos}"
         )
+        raise ValueError(f"{weights} has {other}: give the one that it was trained with, --tokenizer FILE")
     options: dict[str, Any] = {ours: int(data[theirs]) for ours, theirs in LENGTHS.items() if theirs in data}
     options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
     options["completes"] = data.get("objective") == "prefix"

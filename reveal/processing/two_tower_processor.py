@@ -78,11 +78,9 @@ def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
         fast: Any = tokenizers.Tokenizer.from_buffer(data)
         fast.no_padding()
         fast.no_truncation()
-        size, digest = fast.get_vocab_size(), hashlib.sha256(data).hexdigest()
-        ends = [fast.token_to_id(token) for token in ("<eos>", "</s>")]
-        end = next((number for number in ends if number is not None), 1)
-        padding = fast.token_to_id("<pad>")
-        padding = end if padding is None else padding
+        ids, digest = fast.get_vocab(), hashlib.sha256(data).hexdigest()
+        size, end = len(ids), ids.get("<eos>", ids.get("</s>", 1))
+        padding = ids.get("<pad>", end)
 
         def encode(text: str) -> list[int]:
             return fast.encode(text.lower()).ids
@@ -90,7 +88,7 @@ def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
         raise FileNotFoundError(f"{folder} has neither {PIECES} nor {JSON}: copy the tokenizer's files too")
     if size > config.text.vocab_size:
         raise ValueError(
-            f"{folder}: {size} tokens, the text tower has {config.text.vocab_size}; take both from one model"
+            f"{folder}: {size} tokens for a text tower of {config.text.vocab_size}: take those of one model"
         )
     return TowerTokenizer(encode, config.text_length, padding, end, digest[:16])
 

@@ -91,10 +91,8 @@ class Joint(RevealTask):
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "permutation" in batch and self.fresh < self.k:
-            raise ValueError(
-                f"task.reencode is {self.reencode}, but stored values do not follow the batch's permutation of tokens:"
-                f" re-encode all {self.k}, or set data.shuffle=false"
-            )
+            way_out = f"re-encode all {self.k}, as stored values do not follow data.shuffle, or set it to false"
+            raise ValueError(f"task.reencode is {self.reencode}: {way_out}")
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         encoded = Encoded(**context.refreshed)
         query = self.query(model, batch, context.key)
@@ -149,10 +147,8 @@ class Joint(RevealTask):
         engine, shape = self.engine, (len(query.vector), self.k)
         assert engine is not None  # `search` checked
         if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu":
-            raise ValueError(
-                f"task.engine is {type(engine).__name__}, which may deadlock {mesh.devices.size} CPU devices:"
-                " set trainer.devices=1"
-            )
+            name, count = type(engine).__name__, mesh.devices.size
+            raise ValueError(f"task.engine is {name}, which may deadlock {count} CPU devices: set trainer.devices=1")
         no_ids = np.full(shape, NOTHING, np.int32)
         nothing = no_ids, np.full(shape, -np.inf, np.float32), no_ids
 

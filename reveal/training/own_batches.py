@@ -132,7 +132,7 @@ class OwnDataConfig(Batched):
         golds = sum(question.gold is not None for question in questions)
         if golds not in (0, len(questions)):
             raise ValueError(
-                f"{source.path}: {golds} of {len(questions)} questions name their gold item; name it for all, or none"
+                f"{source.path}: {golds} of {len(questions)} questions name their gold item: give all, or none"
             )
         ids = set(self.items.id.tolist()) if golds else set()
         usable = [one for question in questions if (one := self._usable(question, ids, skips)) is not None]

@@ -76,10 +76,8 @@ class RevealTask(Checked):
         if bos != self.network.bos:
             raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
         if self.network.sources != len(names):
-            raise ValueError(
-                f"task.network.sources is {self.network.sources}: data.sources names {len(names)} ({', '.join(names)});"
-                " make them equal, for the weights will be read by these names"
-            )
+            named = f"data.sources names {len(names)} ({', '.join(names)}), by which the weights will be read"
+            raise ValueError(f"task.network.sources is {self.network.sources}: {named}; make them equal")
         return self.network
 
     @property
@@ -155,8 +153,7 @@ class WarmStart(RevealTask):
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "gold" not in batch:
             raise ValueError(
-                "the warm start needs each question's gold item, and data.questions name none: give them `gold`, or"
-                " train with experiment=reveal_memory"
+                "data.questions name no `gold` items: the warm start needs them, experiment=reveal_memory not"
             )
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
@@ -205,8 +202,7 @@ class WarmStart(RevealTask):
         b, m = ids.shape
         if self.k > m:
             raise ValueError(
-                f"task.k is {self.k}, and a question has its gold item and {m - 1} negatives: give at most {m}, or"
-                " raise data.negatives"
+                f"task.k is {self.k}, a question has {m - 1} data.negatives: give at most {m}, or more of these"
             )
         choice_key, shuffle_key = jax.random.split(key)
         others = jax.vmap(lambda key: 1 + jax.random.permutation(key, m - 1))(jax.random.split(choice_key, b))
