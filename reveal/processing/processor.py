@@ -107,9 +107,6 @@ class Processor:
         if isinstance(image, str | Path):
             return from_uint8(resized(to_uint8(read_image(image)), self.image_size))
         check_image("the question's image", image)
-        if np.shape(image)[:2] != 2 * (self.image_size,):
-            side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
-            raise ValueError(f"the image is {found}, this network sees {side}x{side}: resize it, or name its file")
         return image
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
@@ -152,9 +149,7 @@ def processor_of(
         given = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
         raise ValueError(f"{weights}: {given} for the {config.sources} that it tells apart: name them with --names")
     if len(found) > config.vocab_size or found.bos != config.bos:
-        other = (
-            f"{config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer {len(found)}, {found.bos}"
-        )
+        other = f"{config.vocab_size} tokens and begins with {config.bos}, the tokenizer {len(found)} and {found.bos}"
         raise ValueError(f"{weights} has {other}: give the one that it was trained with, --tokenizer FILE")
     options: dict[str, Any] = {ours: int(data[theirs]) for ours, theirs in LENGTHS.items() if theirs in data}
     options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
@@ -164,10 +159,7 @@ def processor_of(
         options["blank"] = np.full((size, size, 3), grey, np.float32)
     options["views"] = Views.from_json(description.get("views", ()))
     if (doubt := description.get("doubt")) is not None:
-        options["doubt"] = found_doubt = Doubt.from_json(doubt)
-        if found_doubt.question and len(found_doubt.question.weights) != config.width:
-            count = len(found_doubt.question.weights)
-            raise ValueError(f"{weights}: doubt reads {count} numbers of a question, the network has {config.width}")
+        options["doubt"] = Doubt.from_json(doubt)
     if hops := description.get("hops"):
         options["hops"] = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops}
     return Processor(found, names, size, **options)
@@ -250,11 +242,10 @@ def usable_row(item: Item, tokens: Int[np.ndarray, "*v l"], resize: Resize, name
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    rows = []
-    for item in items:
-        tokens, image = tokenizer.encode(text_of(item, tokenizer.separator), length), item.pixels()
-        rows.append(Row(tokens, None if image is None else resized(image, size)))
-    return stacked_input(rows, length, size)
+    pictures = (item.pixels() for item in items)
+    images = [None if picture is None else resized(picture, size) for picture in pictures]
+    tokens = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
+    return stacked_input(list(map(Row, tokens, images)), length, size)
 
 
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
