@@ -27,10 +27,9 @@ from benchmarks.measuring import heading, line  # noqa: E402
 from common.training.mesh import make_mesh, place, shard_batch, shardings  # noqa: E402
 from common.training.task import Context  # noqa: E402
 from reveal.network.config import RevealConfig, VitConfig  # noqa: E402
-from reveal.processing.item_arrays import ItemArrays  # noqa: E402
 from reveal.training.joint import Joint  # noqa: E402
 from reveal.training.losses import Weights  # noqa: E402
-from reveal.training.own_batches import OwnDataConfig  # noqa: E402
+from reveal.training.own_batches import ItemArrays, OwnDataConfig  # noqa: E402
 
 SIDE, LENGTH, WORDS, SOURCES, BATCH = 16, 8, 512, 4, 64
 # Columns and the formats of their numbers.

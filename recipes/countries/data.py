@@ -30,8 +30,8 @@ from recipes.questions import Example, Questions
 from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import ItemArrays, arrays_of
 from reveal.processing.processor import network_input, prompted
+from reveal.training.own_batches import ItemArrays, arrays_of
 
 TOKENIZER = pretrained.DATA / "spiece.model"  # trained by recipes.countries.pieces
 WORD_START = "\u2581"

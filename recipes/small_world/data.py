@@ -22,9 +22,9 @@ from recipes.small_world import drawing, entities
 from recipes.small_world.facts import EVALUATION, GOLD_SOURCE, RELATIONS, SOURCE_OF, SOURCES, World, item_id
 from recipes.small_world.items import LENGTH, WorldVocabulary, items_about
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, arrays_of
 from reveal.processing.processor import network_input
 from reveal.processing.tokenizers import END
+from reveal.training.own_batches import ItemArrays, arrays_of
 
 
 @dataclass(frozen=True)

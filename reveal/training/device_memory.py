@@ -52,13 +52,8 @@ class Encoded(NamedTuple):
 
 
 def contents_of(items: Any, sources: int) -> Contents:
-    """Items (`reveal.processing.item_arrays.ItemArrays`) in order of their ids, padded. Raises ValueError for no items,
-    a repeated id, or a source index of `sources` or more."""
+    """Items (`own_batches.ItemArrays`) of so many sources in order of their ids, padded."""
     order = np.argsort(items.id, kind="stable")
-    if not len(order) or (np.diff(items.id[order]) == 0).any():
-        raise ValueError(f"{len(order)} items, of which some have the same id: give one item or more, each its own id")
-    if (largest := int(items.source.max())) >= sources:
-        raise ValueError(f"an item has source {largest}, the network knows {sources}: raise task.network.sources")
     padding = -len(order) % ROWS
 
     def padded(array: np.ndarray, dtype: Any, value: int = 0) -> np.ndarray:

@@ -41,7 +41,7 @@ from typing import Annotated, Any, Literal
 
 import grain
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from common.checked import NotNegative, OneOrMore, Positive, Rule, Share, whole
 from common.data.stored import decode_picture
@@ -49,9 +49,8 @@ from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.images import resized
-from reveal.processing.item_arrays import ItemArrays, arrays_of
-from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted
+from reveal.processing.images import WHOLE, resized
+from reveal.processing.processor import CUT, DESCRIBE, Row, network_input, prompted, row_of, stacked
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 
@@ -60,7 +59,57 @@ Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
 SHARES = Rule(lambda share: len(share) == 2 and 0 < share[0] <= share[1] <= 1, "the least and largest share, 0 to 1")
 Span = Annotated[Sequence[float | int], SHARES]
-_SHARED: weakref.WeakValueDictionary[str, ItemArrays] = weakref.WeakValueDictionary()  # of task and data
+CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
+_SHARED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of task and data
+
+
+@dataclass(frozen=True, eq=False)
+class ItemArrays:
+    """All items of a training run, a row each."""
+
+    tokens: Int[np.ndarray, "n l"]
+    image: UInt8[np.ndarray, "n s s 3"]  # black where there is none
+    has_image: Bool[np.ndarray, " n"]
+    source: UInt8[np.ndarray, " n"]  # index
+    id: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+def arrays_of(
+    items: Iterable[Item],
+    sources: Sequence[str],
+    tokenizer: tokenizers.Tokenizer,
+    length: int,
+    size: int,
+    crop: Sequence[float | int] = WHOLE,
+    drop_image: float | int = 0,
+    skips: Skips | None = None,
+) -> ItemArrays:
+    """All usable items; one with a damaged image, or with neither text nor image, is skipped. `sources` are names, in
+    order of their indices; `crop` is the range of the share of an image that is kept, and `drop_image` the share of the
+    images of items with text that are dropped, both drawn once, seeded by the item's id. Raises ValueError for an
+    unknown source, a missing or repeated id, and no usable item."""
+    skips = skips or Skips()
+    rows: dict[int, Row] = {}
+    source: list[int] = []
+    for item in items:
+        number = item.id
+        if item.source not in sources:
+            raise ValueError(f"item {number} is of source {item.source!r}, sources are {', '.join(sources)}: add it")
+        if number is None or number in rows or not 0 <= number < 2**31:
+            rule = "ids are unique, in training 0 to 2^31 - 1: number items and gold anew, or set a reader's first_id"
+            raise ValueError(f"item {number} of {item.source}: {rule}")
+        rng = np.random.default_rng([CROP_SEED, number])
+        row = row_of(item, tokenizer, length, size, skips, rng, crop, drop_image)
+        if row is not None:
+            rows[number] = row
+            source.append(sources.index(item.source))
+    if not rows:
+        raise ValueError(f"no usable item in the knowledge ({skips}): check its path and its images")
+    arrays = stacked(list(rows.values()), length, size)
+    return ItemArrays(*arrays, np.array(source, np.uint8), np.array(list(rows), np.int64))
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from refusal import refused
 
 from plugins import conditions
 from recipes.captioned_pictures import scenes
-from recipes.captioned_pictures.scene_shapes import Ball, Box, meet_ground, unit
+from recipes.captioned_pictures.scenes import Ball, Box, meet_ground, unit
 
 
 def scene(number: int, size=(48, 64)) -> scenes.Scene:
