@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import cv2
 import numpy as np
@@ -22,11 +23,12 @@ import tyro
 from jaxtyping import UInt8
 
 from common import terminal
+from common.checked import Checked, NotNegative, whole
 from common.io.files import atomic_folder, check_output_folder
 from plugins.data.captioned import caption
 from recipes.captioned_pictures import clipart, emoji, stamps
 from recipes.captioned_pictures.thumbnails import Picture
-from recipes.captioned_pictures.train_tokenizer import train_bpe, write_tokenizer
+from recipes.captioned_pictures.train_tokenizer import SMALLEST, train_bpe, write_tokenizer
 from recipes.downloads.archives import Package, about, obtain, write_index
 
 Find = Callable[[Package], Path]  # the archive of a package
@@ -36,18 +38,14 @@ COARSE, LEVELS = 16, 32  # duplicates are equal at 16x16 pixels and 32 levels pe
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(Checked):
     """What is written."""
 
-    size: int = 64  # Side of the pictures, px
+    size: Annotated[int, whole(8)] = 64  # Side of the pictures, px
     flags: bool = False  # Keep country flags
-    unseen: int = 64  # Labels without a training picture
-    unseen_style: int = 64  # Labels without training pictures of one style
-    tokens: int = 2048  # Size of the vocabulary, 514 at least (bytes, bytes at a word's end, start, end)
-
-    def __post_init__(self) -> None:
-        if self.size < 8 or min(self.unseen, self.unseen_style) < 0:
-            raise ValueError(f"size {self.size} must be 8 or more, unseen {self.unseen}, {self.unseen_style} not < 0")
+    unseen: NotNegative = 64  # Labels without a training picture
+    unseen_style: NotNegative = 64  # Labels without training pictures of one style
+    tokens: Annotated[int, whole(SMALLEST)] = 2048  # Size of the vocabulary
 
 
 def distinct(pictures: Iterable[Picture]) -> list[Picture]:

@@ -206,10 +206,8 @@ class World:
 
 
 def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
-    """A random scene of `size` = (height, width), or the side of a square. Raises ValueError for an empty size."""
+    """A random scene of `size` = (height, width), or the side of a square."""
     height, width = (size, size) if isinstance(size, int) else size
-    if height < 1 or width < 1:
-        raise ValueError(f"a scene of {width}x{height}; both have to be 1 or more")
     world = draw_world(rng)
     middle = rays(world, height, width, (0.5, 0.5))
     along = middle @ world.axes[2]  # cosine of the angle to the camera's axis

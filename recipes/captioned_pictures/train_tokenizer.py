@@ -19,10 +19,7 @@ Pair = tuple[str, str]
 
 
 def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merges]:
-    """(vocabulary, merges) of at most `size` tokens; fewer when no further pair occurs twice. Raises ValueError for a
-    size below 514."""
-    if size < SMALLEST:
-        raise ValueError(f"size {size} leaves no room for the bytes: give {SMALLEST} or more")
+    """(vocabulary, merges) of at most `size` tokens, `SMALLEST` or more; fewer when no further pair occurs twice."""
     words = (PRE_TOKENIZER.pre_tokenize_str(NORMALIZER.normalize_str(text)) for text in captions)
     counts = Counter((*word[:-1], word[-1] + WORD_END) for found in words for word, _ in found)
     tokens = dict.fromkeys([*BYTE_CHARACTERS, *(character + WORD_END for character in BYTE_CHARACTERS)])

@@ -150,9 +150,7 @@ def icon(icons: Mapping[str, Any], name: str) -> bytes | None:
 
 def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
     """What is not transparent, RGBA, and its aspect."""
-    pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
-    if pixels is None or pixels.ndim != 3:
-        raise ValueError("a drawing is no picture in colours")
+    pixels: Any = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels.shape[-1] == 3:
         pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
     rows, columns = (np.flatnonzero((pixels[..., 3] > OPAQUE).any(axis)) for axis in (1, 0))
@@ -165,13 +163,10 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
 
 
 def load(folder: str | Path, name: str) -> Drawings:
-    """A set that `fetch_drawings` wrote. Raises OSError, and ValueError for an unknown set."""
-    index = json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"]
-    if name not in index:
-        raise ValueError(f"{folder} has no drawings {name!r}: choose {', '.join(index)}")
+    """A set that `fetch_drawings` wrote. Raises OSError."""
+    aspects = np.array(json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"][name], np.float32)
     with Image.open(require_file(Path(folder) / f"{name}.webp")) as image:
         pixels = np.asarray(image.convert("RGBA"))
-    aspects = np.array(index[name], np.float32)
     return Drawings(fetch.unstack_flags(pixels, len(aspects), (WIDTH, HEIGHT), COLUMNS), aspects)
 
 

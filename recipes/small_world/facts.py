@@ -7,7 +7,7 @@ answer of one relation only.
 
 import dataclasses
 import functools
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -56,7 +56,7 @@ class World:
     newcomers: Int[np.ndarray, " c"]  # those of them that are not in the memory during training
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> Self:
+    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> "World":
         if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
             most = f"at most {entities.MAX_DISTRACTORS}, and {held_out} as are held out"
             raise ValueError(f"{distractors} distractors, {newcomers} newcomers: give {most}")
@@ -66,7 +66,7 @@ class World:
         facts = _facts(rng, entities.COUNT)  # before the distractors': it does not depend on their number
         return cls(seed, np.concatenate([facts, _facts(rng, distractors)]), chosen, new)
 
-    def edited(self, seed: int) -> Self:
+    def edited(self, seed: int) -> "World":
         """This world with another answer to every question about a held-out entity: for edits of the memory."""
         facts, rng = self.facts.copy(), np.random.default_rng([self.seed, EDITS, seed])
         other = rng.integers(1, CHOICES, (len(self.held_out), len(RELATIONS)))

@@ -7,7 +7,6 @@ item's picture, the order of its facts and its fillers are unchanged.
 
 import functools
 from collections.abc import Iterable
-from typing import Self
 
 import numpy as np
 from jaxtyping import Int
@@ -28,7 +27,7 @@ class WorldVocabulary(Words):
     """All words of the small world, with the tokens of its answers."""
 
     @classmethod
-    def of_world(cls) -> Self:
+    def of_world(cls) -> "WorldVocabulary":
         """The same for every seed and number of distractors."""
         syllables = (entities.SHAPES, entities.COLOURS, entities.TEXTURES)
         names = [syllable for attribute in syllables for syllable in attribute.values()]

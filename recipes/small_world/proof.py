@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import tyro
 
@@ -80,7 +80,7 @@ class Stage:
     overrides: tuple[str, ...]
 
     @classmethod
-    def create(cls, experiment: str, name: str, *overrides: str) -> Self:
+    def create(cls, experiment: str, name: str, *overrides: str) -> "Stage":
         return cls(name, (f"experiment={experiment}", f"name={name}", *overrides))
 
     @property

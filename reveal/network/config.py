@@ -14,7 +14,7 @@ query, key and value heads are stacks of the same depth.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from common.checked import Checked, Positive, real
 from common.nn.json_config import Layers
@@ -102,7 +102,9 @@ class RevealConfig(Checked):
         return self.key_dim + (0 if self.tower is None else self.tower.key_dim)
 
     @classmethod
-    def tiny(cls, vocab_size: int = 512, sources: int = 4, value_tokens: int = 4, prior: str = "multiply") -> Self:
+    def tiny(
+        cls, vocab_size: int = 512, sources: int = 4, value_tokens: int = 4, prior: str = "multiply"
+    ) -> "RevealConfig":
         """For small worlds of 32-pixel images: 1,061,894 parameters. Texts begin with token 2."""
         vit = VitConfig(width=128, depth=2, heads=4, mlp=512, patch=8, image_size=32)
         t5: Any = dict(width=64, heads=4, head_dim=16, mlp=128, encoder_layers=4, decoder_layers=2, fusion_layers=2)
@@ -110,22 +112,22 @@ class RevealConfig(Checked):
         return cls(vit, vocab_size, **t5, **memory, bos=2)
 
     @classmethod
-    def base(cls) -> Self:
+    def base(cls) -> "RevealConfig":
         """T5 1.1 base and ViT B/16: 475,978,757 parameters."""
         return cls()
 
     @classmethod
-    def large(cls, **changes: Any) -> Self:
+    def large(cls, **changes: Any) -> "RevealConfig":
         """T5 1.1 large and ViT L/16: 1,429,956,101 parameters. `changes` override fields."""
         return cls(**{"vit": VitConfig(1024, 24, 16, 4096), **T5_LARGE, **changes})
 
     @classmethod
-    def full(cls, **changes: Any) -> Self:
+    def full(cls, **changes: Any) -> "RevealConfig":
         """T5 1.1 large and ViT g/14: 2,138,249,349 parameters. `changes` override fields."""
         return cls(**{"vit": VitConfig(1408, 40, 16, 6144, patch=14), **T5_LARGE, **changes})
 
     @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> Self:
+    def from_json(cls, mapping: Mapping[str, Any]) -> "RevealConfig":
         """The inverse of `dataclasses.asdict`. Raises ValueError for an unknown field."""
         parts = {name: kind for name, kind in (("vit", VitConfig), ("tower", TowerConfig)) if mapping.get(name)}
         try:

@@ -9,7 +9,7 @@ a padded position averages over everything, missing images included.)
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ class Mode(NamedTuple):
     dropout: float = 0.0  # probability of a zero
     key: PRNGKeyArray | None = None  # of the dropout; None: no dropout
 
-    def fold(self, number: int) -> Self:
+    def fold(self, number: int) -> "Mode":
         """The same for one of several parts: its zeros are its own."""
         return self if self.key is None else self._replace(key=jax.random.fold_in(self.key, number))
 

@@ -21,7 +21,7 @@ passes the embedding, which the text encoder shares.
 import functools
 import math
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -232,7 +232,7 @@ class Cache(NamedTuple):
     context_bias: Float[Array, "b 1 1 m"]
     position: Int[Array, ""]  # of the next token
 
-    def select(self, rows: Int[Array, " r"]) -> Self:
+    def select(self, rows: Int[Array, " r"]) -> "Cache":
         """Row i continues row `rows[i]`, which has the same context."""
         return self._replace(past=jax.tree.map(lambda x: x[rows], self.past))
 

@@ -12,7 +12,7 @@ Austria's flag are Monaco's. A window near the tower's vector of no picture coun
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import cv2
 import numpy as np
@@ -32,7 +32,7 @@ class Views:
     background: float = 0.5  # of the similarity to no picture
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> Self:
+    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> "Views":
         """A description in a header; older ones are the windows alone."""
         fields = fields if isinstance(fields, Mapping) else {"windows": fields}
         windows = tuple((float(share), int(count)) for share, count in fields.get("windows", ()))

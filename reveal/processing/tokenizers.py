@@ -38,7 +38,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import numpy as np
 import sentencepiece
@@ -122,7 +122,7 @@ class Words:
             raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)} and has unique words; repeated: {repeated}")
 
     @classmethod
-    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Self:
+    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> "Words":
         """The most frequent words of some texts; `size` includes the special ones."""
         counts = collections.Counter(word for text in texts for word in WORD.findall(text.lower()))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -130,7 +130,7 @@ class Words:
         return cls((*SPECIAL, *words[: max(size - len(SPECIAL), 0)]))
 
     @classmethod
-    def load(cls, path: str | Path) -> Self:
+    def load(cls, path: str | Path) -> "Words":
         """Raises OSError, and ValueError for a file that holds something else."""
         try:
             return cls(tuple(read_json(Path(path))["words"]))

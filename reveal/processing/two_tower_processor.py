@@ -14,7 +14,7 @@ import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -106,7 +106,9 @@ class TwoTowerProcessor:
     vectors: int = 1
 
     @classmethod
-    def of_folder(cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1) -> Self:
+    def of_folder(
+        cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1
+    ) -> "TwoTowerProcessor":
         """Raises as `tokenizer_of` and `ImagePreparation.from_json`."""
         side = config.vision.image_size
         siglip = ImagePreparation(side, crop=False, mean=HALF, std=HALF)
