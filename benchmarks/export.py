@@ -139,9 +139,7 @@ def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> 
     jax.devices()  # starts the backend
     made, rng = programs(**network), np.random.default_rng(0)
     inputs = {
-        name: {
-            key: np.asarray(rng.random(value.shape), np.float32) for key, value in program.abstract(ROWS[name]).items()
-        }
+        name: {key: np.asarray(rng.random(x.shape), np.float32) for key, x in program.abstract(ROWS[name]).items()}
         for name, program in made.items()
     }
     start = time.perf_counter()
@@ -154,9 +152,7 @@ def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> 
             times[name].append(timed(call)[1:])
     flat = {f"{name}_{i}": array for name, arrays in outputs.items() for i, array in enumerate(arrays)}
     np.savez(Path(folder) / f"{runtime}.npz", **flat)
-    return {"start s": starting} | {
-        name: (1e3 * np.median(several, axis=0)).tolist() for name, several in times.items()
-    }
+    return {"start s": starting} | {name: (1e3 * np.median(each, axis=0)).tolist() for name, each in times.items()}
 
 
 Call = Callable[[], list[np.ndarray]]

@@ -150,10 +150,8 @@ class Program:
     """A case in a process of its own, see `film_reference.serve`."""
 
     def __init__(self, command: Sequence[str]):
-        environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        env, pipe = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}, subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
         self.first = self.answer()
         self.runs = [self.first] if self.first["seconds"] > LONG else []
 
@@ -192,9 +190,8 @@ def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
     width, height = map(int, size.split("x"))
     count = 2 ** KINDS[kind] - 1
     case = f"{model}:{size}:{kind}"
-    programs = [
-        Program([sys.executable, __file__, "--case", name]) for name in [case] + [f"{case}:untiled"] * options.untiled
-    ]
+    cases = [case, f"{case}:untiled"] if options.untiled else [case]
+    programs = [Program([sys.executable, __file__, "--case", name]) for name in cases]
     if options.reference is not None and model == "paper" and fits(width, height):
         arguments = [options.reference_python, str(HERE / "film_reference.py"), str(options.reference)]
         programs.append(Program([*arguments, str(width), str(height), str(KINDS[kind])]))

@@ -82,9 +82,8 @@ def labels(metadata: Mapping[str, Metadata], known: set[str]) -> dict[str, str]:
 
 def clean(title: str) -> str:
     """ "AfricanDrum_02 (B and W)" -> "african drum"."""
-    title = re.sub(
-        r"(?i)clip ?art by .* - |\(b ?and ?w\)|\([^)]*\bcolou?r\)|\s-\s+(clothing|body part)\b.*", " ", title
-    )
+    remarks = r"(?i)clip ?art by .* - |\(b ?and ?w\)|\([^)]*\bcolou?r\)|\s-\s+(clothing|body part)\b.*"
+    title = re.sub(remarks, " ", title)
     title = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", title)  # camel case
     title = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()  # without accents
     words = re.sub(r"[^a-z' ]", " ", re.sub(r"[_/-]", " ", title).lower()).split()

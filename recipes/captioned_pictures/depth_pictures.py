@@ -53,10 +53,9 @@ def pictures(folder: str | Path, split: str, seed: int | None = None) -> Iterato
             has_floor = rng.random() < WITH_FLOOR
             options = {"base": rng.uniform(*BASES), "floor": rng.uniform(0, FLOOR) if has_floor else 0.0}
         label, style = entry["label"], entry["style"]
-        lines = (
-            [caption(label, style), *(caption(label, style, str(tag)) for tag in entry["tags"][:2])] if style else []
-        )
-        yield Pair(image, draw_depth(inflated(silhouette, **options)), [*lines, label])
+        tags = ["", *map(str, entry["tags"][:2])] if style else []
+        captions = [*(caption(label, style, tag) for tag in tags), label]
+        yield Pair(image, draw_depth(inflated(silhouette, **options)), captions)
 
 
 def scenes(seed: int, count: int, side: int) -> Iterator[Pair]:

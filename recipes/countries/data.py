@@ -257,9 +257,7 @@ class CountriesConfig(Questions):
     def permuted_tokens(self) -> list[Int[np.ndarray, " m"]]:
         """Two groups, each permuted within itself: tokens of letters that are in no phrasing, inside a word and
         word-initial."""
-        fixed = set(
-            np.concatenate([self.vocabulary.encode(prompted(text), 99) for text in phrases.fixed_texts()]).tolist()
-        )
+        fixed = {int(n) for text in phrases.fixed_texts() for n in self.vocabulary.encode(prompted(text), 99)}
         spellings = {number: self.vocabulary.spelling(number) for number in range(self.vocabulary.pieces)}
         free = {n: text for n, text in spellings.items() if n not in fixed and text.removeprefix(WORD_START).isalpha()}
         initial = np.array([text.startswith(WORD_START) for text in free.values()])

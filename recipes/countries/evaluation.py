@@ -166,9 +166,7 @@ def answer_sheet(
     """`ROWS` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
     Raises ValueError without questions."""
     assert reader.memory is not None  # the items come from it
-    rows = [
-        row for kind in (True, False) for row in diverse(np.flatnonzero(right == kind), questions["relation"], ROWS)
-    ]
+    rows = [row for rows in (right, ~right) for row in diverse(np.flatnonzero(rows), questions["relation"], ROWS)]
     cells, best = [], min(ITEMS, answers.retrieved.ids.shape[1])
     for row in rows:
         texts = [

@@ -13,6 +13,7 @@
 RA-VQA) counts a passage as relevant if an answer is a substring, in lower case: "art" is found in "party".
 """
 
+import math
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -35,9 +36,8 @@ def mrr(ranked: Ranked, relevant: Relevant) -> float:
     """The mean reciprocal rank, over the whole lists. Raises as `recall_at_k`."""
     _check(ranked, relevant)
     pairs = zip(ranked, map(_as_set, relevant), strict=True)
-    return statistics.fmean(
-        next((1 / rank for rank, item in enumerate(items, 1) if item in wanted), 0.0) for items, wanted in pairs
-    )
+    first = (next((n for n, item in enumerate(items, 1) if item in wanted), math.inf) for items, wanted in pairs)
+    return statistics.fmean(1 / rank for rank in first)
 
 
 def pr_recall_at_k(passages: Sequence[Sequence[str]], answers: Sequence[Sequence[str]], k: int) -> float:

@@ -87,9 +87,7 @@ def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
     else:
         raise FileNotFoundError(f"{folder} has neither {PIECES} nor {JSON}: copy the tokenizer's files too")
     if size > config.text.vocab_size:
-        raise ValueError(
-            f"{folder}: {size} tokens for a text tower of {config.text.vocab_size}: take those of one model"
-        )
+        raise ValueError(f"{folder} has {size} tokens, the text tower {config.text.vocab_size}: take one model's")
     return TowerTokenizer(encode, config.text_length, padding, end, digest[:16])
 
 

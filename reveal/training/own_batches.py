@@ -180,9 +180,7 @@ class OwnDataConfig(Batched):
             raise ValueError(f"{source.path}: some questions have the same id; number them")
         golds = sum(question.gold is not None for question in questions)
         if golds not in (0, len(questions)):
-            raise ValueError(
-                f"{source.path}: {golds} of {len(questions)} questions name their gold item: give all, or none"
-            )
+            raise ValueError(f"{source.path}: {golds} of {len(questions)} questions name gold items: give all, or none")
         ids = set(self.items.id.tolist()) if golds else set()
         usable = [one for question in questions if (one := self._usable(question, ids, skips)) is not None]
         if skips.counts:

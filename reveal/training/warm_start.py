@@ -152,17 +152,14 @@ class WarmStart(RevealTask):
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "gold" not in batch:
-            raise ValueError(
-                "data.questions name no `gold` items: the warm start needs them, experiment=reveal_memory not"
-            )
+            raise ValueError("data.questions name no `gold` items: only experiment=reveal_memory does without them")
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
         query = self.query(model, batch, context.key)
         ids, items, encoded = self.candidates(model, contents, batch, augment_key, context.mesh)
         slots = self.slots(slots_key, ids)
-        keys, values, sources, read_ids = (
-            self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)
-        )
+        read = encoded.key, encoded.value, items.source, items.id
+        keys, values, sources, read_ids = (self.select(x, slots) for x in read)
         score = scores(query.vector, keys, query.log_gate, sources)
         mode = self.mode(context.key, 2)
         fused = model.fuse(query, values, score, read_ids >= 0, mode=mode.fold(0))
@@ -201,9 +198,7 @@ class WarmStart(RevealTask):
         """Which candidates are read: the gold one and k - 1 others, shuffled, as T5's positions see their order."""
         b, m = ids.shape
         if self.k > m:
-            raise ValueError(
-                f"task.k is {self.k}, a question has {m - 1} data.negatives: give at most {m}, or more of these"
-            )
+            raise ValueError(f"task.k is {self.k}, a question has {m - 1} data.negatives: give at most {m}, or more")
         choice_key, shuffle_key = jax.random.split(key)
         others = jax.vmap(lambda key: 1 + jax.random.permutation(key, m - 1))(jax.random.split(choice_key, b))
         slots = jnp.concatenate([jnp.zeros((b, 1), jnp.int32), others[:, : self.k - 1]], axis=1)
