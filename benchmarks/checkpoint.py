@@ -6,16 +6,18 @@ Parameters of that size, with two moments each, are saved `turns` times. `save` 
 on; `save and wait` that until the checkpoint is on disk, which a trainer that writes in the foreground would wait.
 """
 
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import tyro
 
+from benchmarks.measuring import heading, line, medians, timed
 from common.training.checkpoint import Checkpoints
+
+COLUMNS = {"save s": ".3f", "save and wait s": ".3f"}
 
 
 def main(megabytes: int = 100, turns: int = 5) -> None:
@@ -27,20 +29,16 @@ def main(megabytes: int = 100, turns: int = 5) -> None:
     """
     arrays = {f"layer_{i}": jnp.full((megabytes, 2**14), float(i)) for i in range(16)}  # 1 MB a row in all
     state = {"params": arrays, "mu": jax.tree.map(jnp.copy, arrays), "nu": jax.tree.map(jnp.copy, arrays)}
-    saved, whole = [], []
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         checkpoints = Checkpoints(Path(folder))
         for step in range(1, turns + 1):
             jax.block_until_ready(state)
-            clock = time.perf_counter()
-            checkpoints.save(step, state, {"step": step})
-            saved.append(time.perf_counter() - clock)
-            checkpoints.wait()
-            whole.append(time.perf_counter() - clock)
+            saving = timed(partial(checkpoints.save, step, state, {"step": step}))[1]
+            rows.append({"save s": saving, "save and wait s": saving + timed(checkpoints.wait)[1]})
         checkpoints.close()
-    print("| | seconds |\n| --- | ---: |")
-    for name, seconds in (("save", saved), ("save and wait", whole)):
-        print(f"| {name} | {statistics.median(seconds):.3f} |")
+    heading(f"checkpoints of {3 * megabytes} MB", COLUMNS)
+    line(COLUMNS, medians(rows))
 
 
 if __name__ == "__main__":

@@ -4,35 +4,29 @@
     python -m benchmarks.control --size tiny                      small networks through the same code, as a check
     python -m benchmarks.control --kinds plugin t2i_adapter
 
-Random weights, float32, an image of 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns,
-after a warm-up, medians of `--repeats`: the model's call as the sampler makes it, alone and with what each method adds;
-what a method computes once; and what it computes in each call beside the UNet, by itself. No run of 50 steps is timed:
+Random weights, float32, 512x512 (64x64 latents), 77 tokens, guidance (two rows a call). Timed in turns after a warm-up,
+medians of `--repeats`: the model's call alone (`call`) and with each method, what a method computes once (`once`: the
+condition's encoding; of Plug-and-Play `inversion` + steps calls of one row, of which one is timed), and what in each
+call beside the UNet (`added`: scaling and sums of features or residuals, a ControlNet's forward pass; none of
+Plug-and-Play, which adds a third row). A run of 50 steps follows from them, and the overhead is over the base's:
 
     base                   steps x call
-    by parts               once + steps x (call + added)       the base's call, and the additions timed by themselves
+    by parts               once + steps x (call + added)
     by calls               once + steps x (call with it)       with the noise of whole calls
 
-and the overhead is over the base's run. **The rule: a run counts by parts where `added` is less than the spread of the
-base's calls, largest less smallest, else by calls.** A plugin's sums take milliseconds, calls take seconds that vary by
-more: whole calls cannot distinguish its overhead from none, and may give a negative one. Both are printed. Parts are
-programs of their own; XLA fuses them into a call at a lower cost.
-
-- `added`: scaling and sums of the features or residuals for both rows, with a ControlNet's forward pass. None for
-  Plug-and-Play, which adds a third row to the call.
-- `once`: encoding the condition. For Plug-and-Play `inversion` + steps calls of one row: one is timed, all are counted.
-- GFLOP: of an image's run (`plugins/evaluation/cost.py`), counted from shapes: the overhead without noise.
+**A run counts by parts where `added` is less than the spread of the base's calls, else by calls**: a plugin's sums take
+milliseconds, calls take seconds that vary by more. Parts are programs of their own, which XLA fuses into a call at a
+lower cost. GFLOP, counted from shapes (`plugins/evaluation/cost.py`), are the overhead without noise.
 
 The plugin and the T2I-Adapter add tensors of the same shapes, so they share the program of a call, and its time.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -67,29 +61,20 @@ COLUMNS |= {"overhead %": "+.3f", "by parts %": "+.3f", "by calls %": "+.2f", "G
 
 @dataclass
 class Options:
-    size: Literal["sd15", "tiny"] = "sd15"
-    """Stable Diffusion 1.5's networks, or small ones with all their parts."""
-    kinds: tuple[Kind, ...] = get_args(Kind)
-    """Methods to compare with the base; layout is Plug-and-Play."""
-    steps: int = 50
-    """Steps of the run that the numbers are for."""
-    repeats: int = 3
-    """Timed calls per number; the median counts."""
-    inversion: int = INVERSION
-    """Steps of Plug-and-Play from an image to its noise."""
+    size: Literal["sd15", "tiny"] = "sd15"  # Stable Diffusion 1.5's networks, or small ones with all their parts
+    kinds: tuple[Kind, ...] = get_args(Kind)  # Methods to compare with the base; layout is Plug-and-Play
+    steps: int = 50  # Steps of the run that the numbers are for
+    repeats: int = 3  # Timed calls per number; the median counts
+    inversion: int = INVERSION  # Steps of Plug-and-Play from an image to its noise
 
 
-class Prepared(NamedTuple):
-    """Timed programs by name ("base", "features", "controlnet", "plugin once", ...), and each method's arithmetic."""
-
-    runs: dict[str, Callable[[], Any]]
-    costs: dict[str, Cost]
-
-
-def prepare(options: Options) -> Prepared:
-    """All networks and their inputs; programs are compiled at their first call."""
-    unet = random(diffusion.UNet, unet_config(options.size == "tiny"))
-    vae = nnx.merge(*blank(diffusion.AutoencoderKL, vae_config(options.size)))  # it is only counted
+def prepare(options: Options) -> tuple[dict[str, Callable[[], Any]], dict[str, Cost]]:
+    """Programs by name ("base", "features", "controlnet", "plugin once", ...), compiled at their first call; and each
+    method's arithmetic."""
+    small = options.size == "tiny"
+    unet = random(diffusion.UNet, unet_config(small))
+    config = diffusion.VAEConfig(block_out_channels=4 * (32,)) if small else diffusion.VAEConfig.sd()
+    vae = nnx.merge(*blank(diffusion.AutoencoderKL, config))  # it is only counted
     setting = Setting(unet, vae, unet.config.sample_size, unet.config.sample_size, TOKENS, True)
     graph, params = cost.split(unet)
     x, negative, states, picture = filled([setting.latents, setting.states, setting.states, setting.picture])
@@ -118,7 +103,7 @@ def prepare(options: Options) -> Prepared:
         )
         runs.setdefault(program_name(kind), call((static,), (arrays,)))
         costs[kind] = cost.network_cost(setting, network)
-    return Prepared(runs, costs)
+    return runs, costs
 
 
 def addition(graph: Any, arrays: contract.Arrays, x: Any, context: Any) -> Callable[[], Any]:
@@ -152,17 +137,12 @@ def filled(tree: Any, scale: float = 1.0) -> Any:
     return jax.tree.map(draw, tree)
 
 
-def vae_config(size: str) -> diffusion.VAEConfig:
-    return diffusion.VAEConfig.sd() if size == "sd15" else diffusion.VAEConfig(block_out_channels=4 * (32,))
-
-
 def program_name(kind: str) -> str:
     """Of a call with that method: the two that add features of the same shapes share one."""
     return FEATURES if kind in ("plugin", "t2i_adapter") else kind
 
 
 def row(kind: str, seconds: dict[str, list[float]], costs: dict[str, Cost], options: Options) -> dict[str, Any]:
-    """A method's row of the table."""
     steps, median = options.steps, {name: statistics.median(several) for name, several in seconds.items()}
     base, work = steps * median[BASE], {name: costs[name].run(steps).total for name in (BASE, kind)}
     once, own = median[f"{kind} once"], median[program_name(kind)]
@@ -185,15 +165,15 @@ def spread(several: Sequence[float]) -> float:
 def main(options: Options) -> None:
     keep_freed_memory()
     return_compilers_memory()
-    prepared = prepare(options)
-    seconds = cost.interleaved(prepared.runs, options.repeats)
+    runs, costs = prepare(options)
+    seconds = cost.interleaved(runs, options.repeats)
     cores, device = os.cpu_count(), jax.devices()[0].device_kind
     heading(f"control: {options.size}, {options.steps} steps with guidance, {device}, {cores} cores", COLUMNS)
     call = statistics.median(seconds[BASE])
-    gflop = prepared.costs[BASE].run(options.steps).total / 1e9
+    gflop = costs[BASE].run(options.steps).total / 1e9
     line(COLUMNS, {"": BASE, "call s": call, "run s": options.steps * call, "GFLOP": gflop})
     for kind in options.kinds:
-        line(COLUMNS, row(kind, seconds, prepared.costs, options))
+        line(COLUMNS, row(kind, seconds, costs, options))
     print(f"\nthe base's calls spread over {spread(seconds[BASE]):.3f} s; medians of {options.repeats}\n")
 
 

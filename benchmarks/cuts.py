@@ -4,8 +4,6 @@
 with the number and time of the frame after each, so that a player shows whether they are cuts.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -23,7 +21,6 @@ class Gap(NamedTuple):
 
 
 def gaps(clip: Path) -> list[Gap]:
-    """All gaps of a clip, least continuous first."""
     found, before = [], None
     for number, frame in enumerate(read_video(clip)):
         after = thumbnail(frame.image)

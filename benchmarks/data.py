@@ -2,15 +2,11 @@
 
 Without `--folder` a set in Vimeo-90K's layout is drawn into a temporary folder (448x256, PNG with grain), and packed by
 `film prepare` when tensorflow-datasets is installed. A crop is three pictures decoded, varied as in the paper, cut to
-256x256 and batched by eight. On a busy machine use the last column: 100 divided by it are the crops per second of one
-free core.
+256x256 and batched by eight. On a busy machine 100 divided by the last column are the crops per second of a free core.
 
-Then the other side: the crops that a training step of `small` consumes alone, and step and pipeline together, as in
-training. The pipeline is fast enough if it delivers several times what is consumed, and overlaps if a step hardly waits
-for its batch (on a CPU both share the cores, so their speeds tell less).
+Then the crops that a training step of `small` consumes alone, and step and pipeline together, as in training: the
+pipeline overlaps if a step hardly waits for its batch (on a CPU both share the cores, so their speeds tell less).
 """
-
-from __future__ import annotations
 
 import importlib.util
 import statistics
@@ -112,7 +108,6 @@ def consumed(case: Step, batches: Iterator[Batch], steps: int) -> tuple[float, f
 
 @contextmanager
 def sources(folder: str | None, layout: str) -> Iterator[dict[str, Source]]:
-    """The sources to measure, by name."""
     if folder is not None:
         yield {f"{layout} {Path(folder).name}": LAYOUTS[layout](folder, "train")}
         return

@@ -5,36 +5,31 @@
     python -m benchmarks.diffusion --only gpu --peak-tflops 989
 
 `unet`: the UNet of Stable Diffusion 1.5, random weights, float32, one latent of 64x64 and 77 tokens, on the processor.
-The library (diffusers) initialises it and saves its folder (3.4 GB, with the temporary files). Then this project and
-the library, in its default layout and channels last, in processes of their own and in turns, load that folder and call
-it: medians, and ours over theirs. Its attention is PyTorch's fused one. The library maps the file and reads it in its
-first call, so compare `wait s` and `peak MB`, not `load`.
+This project and the library (diffusers, in its default layout and channels last, with PyTorch's fused attention), in
+processes of their own and in turns, load one folder (3.4 GB) and call it: medians. The library maps the file and reads
+it in its first call, so compare `wait s` and `peak MB`, not `load`.
 
 - `load peak MB`: the most held while loading, less what was held after the imports; mapped pages of the file count.
   `over size`: how far that exceeds the parameters. Ours has to stay within 10 %.
-- `wait s`: load, compile and first call. The file was just written: it comes from memory, no disk is measured.
-- `CPU s`: of all threads, for one call. Less noisy than `call s` on a busy machine, but threads that wait may spin.
+- `wait s`: load, compile and first call, of a file in the system's cache.
+- `CPU s`: of all threads, for one call: less noisy than `call s` on a busy machine, but threads that wait may spin.
 - `peak MB`: the most held from the loading on, program and libraries included.
 
-`sdxl`: the UNet of SDXL (2.6 billion parameters, 5 GB in float16; another 5 GB while the files are written), from its
-folder and from a single file, in float16. Columns as above: a second copy would be 100 % over size.
+`sdxl`: the UNet of SDXL (2.6 billion parameters), from its folder and from a single file, in float16, 5 GB each.
+Columns as above: a second copy would be 100 % over size.
 
 `steps`: the sampling program of a tiny UNet, with guidance, for runs of 1 to 100 steps. The loop is one scan: lines and
-compile time (`CPU s` of it) stay, only the run gets longer. A loop of one turn is none: its program is a bit shorter.
-`by calls`: the run over as many calls of the UNet alone.
+compile time stay, only the run gets longer. `by calls`: the run over as many calls of the UNet alone.
 
-`tiles`: the shipped autoencoder there and back, on a photograph of the given side: whole, and in tiles. `off by` is the
-largest and the mean difference of values in [0, 1] from the whole one, `step` the largest mean difference between two
-neighbouring rows or columns of that difference: a seam.
+`tiles`: the shipped autoencoder there and back, on a photograph: whole, and in tiles. `off by` and `mean`: largest and
+mean difference from the whole one; `step`: the largest mean step of it between neighbouring rows or columns, a seam.
 
 `gpu`: pictures per second from text to the host, 512 pixels, 50 steps of DDIM with guidance, bfloat16. Arithmetic is
-XLA's count, multiply and add as two, of two UNet rows per step and the decoder; in float32, where attention is plain
-products that XLA sees. `of peak` is the share of `--peak-tflops`.
+XLA's count of two UNet rows per step and the decoder, in float32, where attention is plain products that XLA sees.
+`of peak` is the share of `--peak-tflops`.
 
 Memory is read from /proc (Linux). No table uses programs that were compiled earlier.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -82,16 +77,11 @@ GPU |= {"peak MB": ",.0f"}
 
 @dataclass
 class Options:
-    only: Literal["unet", "sdxl", "steps", "tiles", "gpu"] | None = None
-    """One table instead of all."""
-    repeats: int = 3
-    """Timed runs per number; the median counts."""
-    rounds: int = 2
-    """Processes of each library in the first table, in turns."""
-    small: bool = False
-    """Tiny networks and pictures, to see that it runs."""
-    peak_tflops: float | None = None
-    """What the accelerator can do in bfloat16, by its data sheet (without sparsity)."""
+    only: Literal["unet", "sdxl", "steps", "tiles", "gpu"] | None = None  # One table instead of all
+    repeats: int = 3  # Timed runs per number; the median counts
+    rounds: int = 2  # Processes of each library in the first table, in turns
+    small: bool = False  # Tiny networks and pictures, to see that it runs
+    peak_tflops: float | None = None  # What the accelerator can do in bfloat16, by its data sheet (without sparsity)
 
 
 def write(folder: str, small: bool) -> int:
@@ -206,7 +196,6 @@ def write_sdxl(folder: str, small: bool) -> int:
 
 
 def run_sdxl(source: str) -> dict[str, Any]:
-    """Loads one of them."""
     ours()
     before = forget_peak()
     _, seconds, work = timed(lambda: diffusion.load_unet(source, "float16"))

@@ -5,26 +5,20 @@
     python -m benchmarks.export --base diffusion-small --plugin canny-small --size 64    beside its base
     python -m benchmarks.export --small             a tiny plugin through the same code, as a check
 
-Needs the extras export, onnx and litert.
-`jit` is the network as training and pipelines call it, the others are files of `plugins export`: `onnx` runs in
-onnxruntime, `litert` in LiteRT's interpreter. Each case is a process of its own, bound to as many cores as it has
-threads; its programs are timed in turns. float32 arithmetic, random weights unless weights are named.
+Needs the extras export, onnx and litert. `jit` is the network as training and pipelines call it, the others are files
+of `plugins export`, in float32: `onnx` runs in onnxruntime, `litert` in LiteRT's interpreter. Each case is a process of
+its own, bound to as many cores as it has threads; its programs are timed in turns.
 
 - `file MB`: the plugin's file; with a base, the UNet's. For `jit` the weights.
 - `start s`: reading the files, compiling, and the first calls. Nothing compiled earlier is used.
 - `plugin ms`: of one image, the median of `--repeats` calls. `CPU ms`: of all threads; less noisy on a busy machine.
 - `off by`: the largest difference from `jit`'s outputs, over their largest value.
 
-With a base, for the two rows of guidance:
-
-- `base`, `with plugin`, `with ControlNet`: milliseconds of a call; the plugin's features are inputs of the UNet, a
-  ControlNet (random weights, which take as long as others) runs beside it in each call.
-- overheads: of a run of `--steps` calls and what is computed once before them (the plugin; the ControlNet's hint), over
-  the base's calls, in percent. `by parts` leaves out the sums of features, which take less than calls differ by: once
-  over the base's calls. `by calls` is whole calls with their noise.
+With a base, `base`, `with plugin` and `with ControlNet` are milliseconds of a call for the two rows of guidance: the
+plugin's features are inputs of the UNet, a ControlNet of random weights runs beside it. Overheads, in percent of the
+base's calls, are of `--steps` calls and what is computed once before them; `by parts` leaves out the sums of features,
+which take less than calls differ by, `by calls` is whole calls with their noise.
 """
-
-from __future__ import annotations
 
 import os
 import tempfile
@@ -58,20 +52,15 @@ WITH_BASE |= {"plugin % by calls": "+.1f", "ControlNet %": "+.1f"}
 
 @dataclass
 class Options:
-    plugin: str | None = None
-    """A MediaPipe plugin or a T2I-Adapter instead of random weights."""
+    plugin: str | None = None  # A MediaPipe plugin or a T2I-Adapter instead of random weights
     base: str | None = None
     """A base that the plugin fits: also time its UNet alone, with the plugin, and with a ControlNet."""
-    size: int = 512
-    """Side of the picture."""
-    steps: int = 20
-    """Calls of the UNet in a run."""
+    size: int = 512  # Side of the picture
+    steps: int = 20  # Calls of the UNet in a run
     cores: tuple[int, ...] = (1, 2)
-    repeats: int = 20
-    """Timed calls per number; the median counts."""
+    repeats: int = 20  # Timed calls per number; the median counts
     runtimes: tuple[str, ...] = tuple(FORMATS)
-    small: bool = False
-    """A tiny plugin and picture, to see that it runs."""
+    small: bool = False  # A tiny plugin and picture, to see that it runs
 
 
 def programs(plugin: str | None, base: str | None, size: int, small: bool) -> dict[str, Any]:
@@ -150,9 +139,7 @@ def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> 
     jax.devices()  # starts the backend
     made, rng = programs(**network), np.random.default_rng(0)
     inputs = {
-        name: {
-            key: np.asarray(rng.random(value.shape), np.float32) for key, value in program.abstract(ROWS[name]).items()
-        }
+        name: {key: np.asarray(rng.random(x.shape), np.float32) for key, x in program.abstract(ROWS[name]).items()}
         for name, program in made.items()
     }
     start = time.perf_counter()
@@ -165,9 +152,7 @@ def run(runtime: str, folder: str, cores: int, repeats: int, **network: Any) -> 
             times[name].append(timed(call)[1:])
     flat = {f"{name}_{i}": array for name, arrays in outputs.items() for i, array in enumerate(arrays)}
     np.savez(Path(folder) / f"{runtime}.npz", **flat)
-    return {"start s": starting} | {
-        name: (1e3 * np.median(several, axis=0)).tolist() for name, several in times.items()
-    }
+    return {"start s": starting} | {name: (1e3 * np.median(each, axis=0)).tolist() for name, each in times.items()}
 
 
 Call = Callable[[], list[np.ndarray]]
@@ -211,7 +196,6 @@ def off_by(folder: Path, runtime: str) -> float:
 
 
 def row(found: dict[str, Any], steps: int) -> dict[str, float]:
-    """The numbers of one line."""
     millis = {name: value[0] for name, value in found.items() if name != "start s"}
     numbers = {"start s": found["start s"], "plugin ms": millis[PLUGIN], "CPU ms": found[PLUGIN][1]}
     if BASE not in millis:

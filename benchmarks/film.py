@@ -1,10 +1,9 @@
 """Time and memory of FILM: `python benchmarks/film.py`, one row per model, size and number of frames.
 
 A `pair` is one new frame between two; a `sequence` is 17 frames, the two and the 15 new ones that halve their gap four
-times. Each case runs in a process of its own, set up as the `film` command sets it up, with the compute plan that the
-command would make, so that large images are computed within what memory is free. All weights are drawn by a rule
-(`benchmarks.film_reference`), and the compilation cache is off. With `--rows FILE` rows that the file of JSON lines
-holds are not measured again, so the table can be made in parts.
+times. Each case runs in a process of its own, set up and planned as by the `film` command, with weights drawn by a rule
+(`benchmarks.film_reference`), without the compilation cache. With `--rows FILE` rows that the file of JSON lines holds
+are not measured again.
 
 | column | meaning |
 | --- | --- |
@@ -16,12 +15,10 @@ holds are not measured again, so the table can be made in parts.
 
 `--reference CLONE` adds the TensorFlow program to each row of `paper`: CLONE is a clone of
 github.com/google-research/frame-interpolation, `--reference-python` the Python of an environment with TensorFlow 2.15.1
-and tensorflow-addons 0.23.0. Both programs stay in memory and run in turns, on the same weights and frames; an
-image for which the machine lacks the memory is left out. `CPU ratio` is ours by theirs. `--untiled` adds the
-same program with every level computed whole (`film.ops.row_tiling`): what row tiling costs, and what it saves.
+and tensorflow-addons 0.23.0. Both run in turns on the same weights and frames, but for images that the memory lacks
+room for. `CPU ratio` is ours by theirs. `--untiled` adds the same program with every level computed whole
+(`film.ops.row_tiling`): what row tiling costs, and what it saves.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -43,7 +40,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path or ".").resolve() != HERE)]
 
 from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa: E402
-from benchmarks.row_log import RowLog  # noqa: E402
+from benchmarks.measuring import RowLog  # noqa: E402
 
 KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
 LONG = 600  # seconds: a longer first run is the only one, and counts with its compilation
@@ -65,17 +62,12 @@ class Options:
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080", "3840x2160")
     """WIDTHxHEIGHT each. The sequences of the last two take hours on two cores."""
     kinds: tuple[str, ...] = tuple(KINDS)
-    repeats: int = 3
-    """Most timed runs per number; the median counts."""
-    seconds: float = 60
-    """No run begins later than so many seconds after the first."""
-    reference: Path | None = None
-    """A clone of the TensorFlow program."""
+    repeats: int = 3  # Most timed runs per number; the median counts
+    seconds: float = 60  # No run begins later than so many seconds after the first
+    reference: Path | None = None  # A clone of the TensorFlow program
     reference_python: str = sys.executable
-    untiled: bool = False
-    """Run each row without row tiling as well."""
-    rows: Path | None = None
-    """A file of JSON lines to go on with."""
+    untiled: bool = False  # Run each row without row tiling as well
+    rows: Path | None = None  # A file of JSON lines to go on with
     case: Annotated[str | None, tyro.conf.arg(help="Serve one MODEL:WIDTHxHEIGHT:KIND[:untiled] in this process.")] = (
         None
     )
@@ -158,10 +150,8 @@ class Program:
     """A case in a process of its own, see `film_reference.serve`."""
 
     def __init__(self, command: Sequence[str]):
-        environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
-        )
+        env, pipe = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": "false", "TF_CPP_MIN_LOG_LEVEL": "3"}, subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env)
         self.first = self.answer()
         self.runs = [self.first] if self.first["seconds"] > LONG else []
 
@@ -197,13 +187,11 @@ def fits(width: int, height: int) -> bool:
 
 
 def cells(options: Options, model: str, size: str, kind: str) -> list[str]:
-    """A row of the table, measured."""
     width, height = map(int, size.split("x"))
     count = 2 ** KINDS[kind] - 1
     case = f"{model}:{size}:{kind}"
-    programs = [
-        Program([sys.executable, __file__, "--case", name]) for name in [case] + [f"{case}:untiled"] * options.untiled
-    ]
+    cases = [case, f"{case}:untiled"] if options.untiled else [case]
+    programs = [Program([sys.executable, __file__, "--case", name]) for name in cases]
     if options.reference is not None and model == "paper" and fits(width, height):
         arguments = [options.reference_python, str(HERE / "film_reference.py"), str(options.reference)]
         programs.append(Program([*arguments, str(width), str(height), str(KINDS[kind])]))

@@ -9,8 +9,6 @@
 Each is a process of its own; `budget` is what its plan may take, or all there is.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -24,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.film_reference import pair
-from benchmarks.row_log import RowLog
+from benchmarks.measuring import RowLog
 from common import terminal
 from common.io.images import write_image
 from common.io.video import write_clip

@@ -7,8 +7,6 @@ The last line has the constants that fit the peaks: of those with which no peak 
 of relative excesses is least. With `--rows` what the file of JSON lines holds is not measured again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import resource
@@ -19,8 +17,7 @@ import numpy as np
 import scipy.optimize
 
 from benchmarks.film_reference import pair
-from benchmarks.measuring import NO_CACHE, heading, in_process, line
-from benchmarks.row_log import RowLog
+from benchmarks.measuring import NO_CACHE, RowLog, heading, in_process, line
 from common import terminal
 from film.config import FilmConfig
 from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
@@ -104,7 +101,6 @@ def main(
 
 
 def peak_of(model: str, size: str, kept: int) -> int:
-    """The peak of a case in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         weights = f"{folder}/weights.safetensors"
         in_process(save_weights, model, weights)

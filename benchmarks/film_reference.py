@@ -4,8 +4,6 @@
 programs draw the same weights and frames here. Each line on stdin asks for one run, and is answered by a line of JSON.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import resource
@@ -31,12 +29,8 @@ def pair(height: int, width: int) -> list[np.ndarray]:
     """Two frames [h w 3] of a pattern that moves 6 px to the right and 3 px up."""
     y, x = (axis[..., None] for axis in np.ogrid[:height, :width])
     period = np.array([23, 37, 53])
-    return [
-        (0.5 + 0.2 * np.sin(6.28 * (x - 6 * t) / period) + 0.2 * np.cos(6.28 * (y + 3 * t) / period[::-1])).astype(
-            np.float32
-        )
-        for t in (0, 1)
-    ]
+    waves = [np.sin(6.28 * (x - 6 * t) / period) + np.cos(6.28 * (y + 3 * t) / period[::-1]) for t in (0, 1)]
+    return [(0.5 + 0.2 * wave).astype(np.float32) for wave in waves]
 
 
 def serve(run: Callable[[], Any], report: Callable[[], dict]) -> None:

@@ -1,17 +1,13 @@
 """Joint training of REVEAL with millions of items on simulated devices: `python -m benchmarks.joint_items`.
 
-A small network, random items of 16x16 pixels and 8 tokens, eight devices simulated on the processor. Columns:
+A small network, random items of 16x16 pixels and 8 tokens, eight devices simulated on this machine's cores.
 
 - `MB`: of items, keys and values on each device, and on all.
 - `step MB`: what the compiled step needs beside its arguments and results on each device, by XLA; flat if no device
   gathers the items of the others.
 - `refresh s`: encoding all items; `step s`, median: searching all keys, reading the items found, the gradient.
 - `batch ms`: CPU milliseconds to draw the negatives of a batch of 64 questions, each with a gold item of its own.
-
-Seconds are of devices that share this machine's cores.
 """
-
-from __future__ import annotations
 
 import os
 import statistics
@@ -31,10 +27,9 @@ from benchmarks.measuring import heading, line  # noqa: E402
 from common.training.mesh import make_mesh, place, shard_batch, shardings  # noqa: E402
 from common.training.task import Context  # noqa: E402
 from reveal.network.config import RevealConfig, VitConfig  # noqa: E402
-from reveal.processing.item_arrays import ItemArrays  # noqa: E402
 from reveal.training.joint import Joint  # noqa: E402
 from reveal.training.losses import Weights  # noqa: E402
-from reveal.training.own_batches import OwnDataConfig  # noqa: E402
+from reveal.training.own_batches import ItemArrays, OwnDataConfig  # noqa: E402
 
 SIDE, LENGTH, WORDS, SOURCES, BATCH = 16, 8, 512, 4, 64
 # Columns and the formats of their numbers.
@@ -50,12 +45,10 @@ class Vocabulary:
 
 
 def items_of(count: int) -> ItemArrays:
-    rng = np.random.default_rng(0)
+    rng, ids = np.random.default_rng(0), np.arange(count)
     tokens = rng.integers(3, WORDS, (count, LENGTH), np.int32)
     image = np.resize(rng.integers(0, 256, (1009, SIDE, SIDE, 3), np.uint8), (count, SIDE, SIDE, 3))
-    return ItemArrays(
-        tokens, image, np.ones(count, bool), (np.arange(count) % SOURCES).astype(np.uint8), np.arange(count)
-    )
+    return ItemArrays(tokens, image, np.ones(count, bool), (ids % SOURCES).astype(np.uint8), ids)
 
 
 def row(count: int, steps: int) -> dict[str, Any]:
@@ -87,15 +80,10 @@ def row(count: int, steps: int) -> dict[str, Any]:
         jax.block_until_ready(step(params, batch, frozen, encoded))
         times.append(time.perf_counter() - start)
     arrays = jax.tree.leaves((frozen, encoded))
-    return {
-        "items": count,
-        "MB, each": sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6,
-        "MB, all": sum(x.nbytes for x in arrays) / 1e6,
-        "step MB": step.memory_analysis().temp_size_in_bytes / 1e6,
-        "refresh s": refresh,
-        "step s": statistics.median(times[1:]),
-        "batch ms": 1000 * negatives(count),
-    }
+    row = {"items": count, "MB, all": sum(x.nbytes for x in arrays) / 1e6, "refresh s": refresh}
+    row["MB, each"] = sum(x.addressable_shards[0].data.nbytes for x in arrays) / 1e6
+    row["step MB"] = step.memory_analysis().temp_size_in_bytes / 1e6
+    return row | {"step s": statistics.median(times[1:]), "batch ms": 1000 * negatives(count)}
 
 
 def negatives(count: int) -> float:

@@ -3,6 +3,7 @@
 Memory is read from /proc (Linux), in megabytes of 2^20 bytes; NaN elsewhere.
 """
 
+import json
 import multiprocessing
 import os
 import statistics
@@ -65,3 +66,25 @@ def line(columns: Mapping[str, str], row: Mapping[str, Any]) -> None:
     """A row of the table: numbers in the column's format, text as it is, blank where there is nothing."""
     cells = [(row.get(name, ""), form) for name, form in columns.items()]
     print(f"| {' | '.join(x if isinstance(x, str) else format(x, form) for x, form in cells)} |", flush=True)
+
+
+class RowLog:
+    """A row is its key and what was measured; `path` None: nothing is read or kept."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        lines = path.read_text().splitlines() if path is not None and path.exists() else []
+        self.rows = [json.loads(line) for line in lines]
+
+    def row(self, key: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The row with this key from the file, or a new one, which is added to it. An option that a row lacks is False:
+        the row is older."""
+        for row in self.rows:
+            if all(row[name] == value if name in row else value is False for name, value in key.items()):
+                return row
+        row = {**key, **measure()}
+        self.rows.append(row)
+        if self.path is not None:
+            with self.path.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        return row

@@ -7,50 +7,45 @@ time, of RAM and of disk.
     python -m benchmarks.memory_build --items 10000000 --engines faiss:flat faiss:ivfpq faiss:hnsw milvus
 
 An item is a key of 128 numbers of float32 and unit length (`--data`: as in `memory_search`), a value of 1 x 8 numbers
-of bfloat16, one of three sources, and a short text. Items are drawn in batches of 4,096, each from a seed of its own,
-so any of them can be drawn again.
+of bfloat16, one of three sources, and a short text. Batches of 4,096 have seeds of their own: any can be drawn again.
 
-- build: `builder s` in `add` and `finish`, without drawing the items; `early MB`, `peak MB`: the most the process held
-  beyond its start, when the first shard was written and at the end: the same, if RAM does not grow with the memory.
+- build: `builder s` in `add` and `finish`; `early MB`, `peak MB`: the most the process held beyond its start, when the
+  first shard was written and at the end: the same, if RAM does not grow with the memory.
 - open: `Memory.load`, the median of `--processes` fresh processes; imports are not counted.
-- search: `first s`, the first search, which reads the keys, makes the index, and compiles (`CPU s`: of all threads);
-  `ms`, the median of the later ones; `held MB` after them, beyond what was before `Memory.load`; `peak MB`, the most;
-  `index MB`: FAISS' indexes as files have them, Milvus' file; `recall`: how many of the k items that the exact engine
-  finds are found. The first search with ivfpq or hnsw saves its indexes. Two more programs find them: `saved` as they
-  are, `1 behind` those of before the other's edit.
+- search: `first s`, which reads the keys, makes the index, and compiles (`CPU s`: of all threads); `ms`, the median of
+  the later ones; `held MB` after them, beyond what was before `Memory.load`; `index MB`: FAISS' indexes as files have
+  them, Milvus' file; `recall`: how many of the k items that the exact engine finds are found. The first search with
+  ivfpq or hnsw saves its indexes. Two more programs find them: `saved` as they are, `1 behind` those of before an edit.
 - change: one item edited, added, deleted, and the search after it. With the exact engine the second change of each kind
-  counts, which compiles nothing; the others have one edit, which leaves the items as they are. (After `saved` the
-  search copies an index into RAM, as FAISS cannot append to the file that is mapped; after `1 behind` it has one.)
+  counts, which compiles nothing; the others have one edit, which leaves the items as they are.
 
 `--engines` are searched before the exact one. Those of `MOST` get a memory of as many items as that, and so does a
 second row of the exact engine: a graph takes many minutes for a million items, and milvus-lite is made for trying out.
 
-Before the changes 64 items spread over the memory, first and last among them, are drawn again: each is to be the
-nearest to its own key, with its id, source, text and value. The program ends with an error where one is not.
-
-Each row is measured in a process of its own. The files have just been written: they come from the system's cache, no
-disk is measured. Memory is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
+Before the changes 64 items are drawn again: each is to be the nearest to its own key, with its id, source, text and
+value; else the program ends with an error. Each row is a process of its own, with files in the system's cache. Memory
+is read from /proc (Linux); mapped pages of files count. Megabytes are 2^20 bytes.
 """
 
-from __future__ import annotations
-
 import dataclasses
-import functools
 import itertools
 import statistics
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import ml_dtypes
 import numpy as np
 import tyro
 
-from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, in_process, line, memory, timed
+from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, in_process, line, medians, memory, timed
 from benchmarks.memory_search import CENTRES, held, index_bytes, recall, unit_keys
+from common import terminal
+from common.checked import Checked, Positive
 from reveal.memory import Builder, ExactEngine, FaissEngine, Item, Layout, Memory, MilvusEngine
 from reveal.memory.engines.engine import NOTHING, Engine, engine_of
 
@@ -68,24 +63,16 @@ MOST = {"faiss:hnsw": 100_000, "milvus": 100_000}  # items of engines that take 
 SAVED = {name: (name, f"{name}, saved", f"{name}, 1 behind") for name in ("faiss:ivfpq", "faiss:hnsw")}
 
 
-@dataclass
-class Options:
-    items: int = 2_000_000
-    """Of the memory."""
-    folder: Path | None = None
-    """New or empty, for the memory, which stays there; None: a temporary one."""
-    shard: int = 65536
-    """Rows of a shard."""
-    processes: int = 5
-    """That open the memory."""
-    k: int = 50
-    """Items asked for, by 64 queries."""
-    repeats: int = 7
-    """Timed searches after the first; the median counts."""
-    data: Literal["random", "clustered"] = "random"
-    """How keys lie."""
-    engines: tuple[Literal["faiss:flat", "faiss:ivfpq", "faiss:hnsw", "milvus"], ...] = ()
-    """Beside the exact one."""
+@dataclass(frozen=True)
+class Options(Checked):
+    items: Positive = 2_000_000  # Of the memory
+    folder: Path | None = None  # New or empty, for the memory, which stays there; None: a temporary one
+    shard: Positive = 65536  # Rows of a shard
+    processes: Positive = 5  # That open the memory
+    k: Positive = 50  # Items asked for, by 64 queries
+    repeats: Positive = 7  # Timed searches after the first; the median counts
+    data: Literal["random", "clustered"] = "random"  # How keys lie
+    engines: tuple[Literal["faiss:flat", "faiss:ivfpq", "faiss:hnsw", "milvus"], ...] = ()  # Beside the exact one
 
 
 class Batch(NamedTuple):
@@ -106,13 +93,12 @@ def batch(number: int, count: int, data: str = "random") -> Batch:
     return Batch(items, keys[: len(items)], values[: len(items)])
 
 
-@functools.cache
+@cache
 def centres() -> np.ndarray:
     return np.random.default_rng(0).standard_normal((CENTRES, LAYOUT.key_dim), np.float32)
 
 
 def build(folder: Path, count: int, shard: int, data: str = "random") -> dict[str, float]:
-    """Writes the memory, in this process."""
     batch(0, count, data)  # what drawing takes once is no part of the growth
     before, seconds, early = forget_peak(), 0.0, None
     with Builder(folder, LAYOUT, shard) as builder:
@@ -128,7 +114,6 @@ def build(folder: Path, count: int, shard: int, data: str = "random") -> dict[st
 
 
 def opened(folder: Path) -> dict[str, float]:
-    """`Memory.load` in this process."""
     before = held()
     memory, seconds, _ = timed(lambda: Memory.load(folder))
     return {"open s": seconds, "held MB": held() - before, "items": len(memory)}
@@ -171,37 +156,32 @@ def changed(
 ) -> list[dict[str, Any]]:
     """Seconds of changes of one item, and of the search after each, which is to find what is there now."""
 
-    def edit(number: int) -> Any:
-        stored.edit([known[number]], keys[number][None], values[number][None])
-        return known[number].id
-
-    def add(number: int) -> Any:
-        (added,) = stored.add([dataclasses.replace(known[number], id=None)], -keys[number][None], values[number][None])
-        return added
-
-    def delete(number: int) -> Any:
-        stored.delete(np.array([known[number].id]))
+    def change(name: str, item: Item, key: np.ndarray, value: np.ndarray) -> Any:
+        """The id that a search for the key is to find now."""
+        if name == "add":
+            return stored.add([dataclasses.replace(item, id=None)], key, value)[0]
+        if name == "edit":
+            stored.edit([item], key, value)
+            return item.id
+        stored.delete(np.array([item.id]))
         return NOTHING
 
-    rows, calls = [], {"edit": edit, "add": add, "delete": delete}
+    rows = []
     for name in kinds:
-        change, row = calls[name], dict[str, Any](change=name)
+        row: dict[str, Any] = {"change": name}
         for number in (0, 1) if len(kinds) > 1 else (-1,):  # the last item leaves the order of files that of ids
-            there, row["s"], _ = timed(lambda change=change, number=number: change(number))
-            query = (-1 if name == "add" else 1) * keys[number][None]
-            found, row["next search s"], _ = timed(lambda query=query: stored.search(query, 1))
-            if (found.ids[0, 0] == known[number].id) if name == "delete" else (found.ids[0, 0] != there):
+            item, query = known[number], (-1 if name == "add" else 1) * keys[number][None]
+            there, row["s"], _ = timed(partial(change, name, item, query, values[number][None]))
+            found, row["next search s"], _ = timed(partial(stored.search, query, 1))
+            if (found.ids[0, 0] == item.id) if name == "delete" else (found.ids[0, 0] != there):
                 raise ValueError(f"after the change {name!r} item {found.ids[0, 0]} was found, not {there}")
         rows.append(row)
     return rows
 
 
 def drawn_again(ids: np.ndarray, count: int, data: str = "random") -> Batch:
-    """Those items."""
-    parts = []
-    for item in ids.tolist():
-        drawn, at = batch(item // BATCH, count, data), item % BATCH
-        parts.append((drawn.items[at], drawn.keys[at], drawn.values[at]))
+    drawn = (batch(number, count, data) for number in ids // BATCH)
+    parts = [(one.items[at], one.keys[at], one.values[at]) for one, at in zip(drawn, ids % BATCH, strict=True)]
     items, keys, values = zip(*parts, strict=True)
     return Batch(list(items), np.stack(keys), np.stack(values))
 
@@ -229,20 +209,17 @@ def tables(options: Options, temporary: Path) -> None:
     for count, folder in folders.items():
         line(BUILD, in_process(build, folder, count, options.shard, options.data))
     heading(f"\nopen, {options.processes} processes", OPEN)
-    for folder in folders.values():
+    for count, folder in folders.items():
         rows = [in_process(opened, folder) for _ in range(options.processes)]
-        medians = {key: statistics.median(row[key] for row in rows) for key in ("open s", "held MB")}
-        line(OPEN, rows[0] | medians | {"slowest s": max(row["open s"] for row in rows)})
+        line(OPEN, medians(rows) | {"items": count, "slowest s": max(row["open s"] for row in rows)})
     results = []
     for count, folder in folders.items():
-        asked = count, options.k, options.repeats, options.data
-        own = []
-        engines = itertools.chain.from_iterable(SAVED.get(name, (name,)) for name in sizes[count])
+        own, engines = [], itertools.chain.from_iterable(SAVED.get(name, (name,)) for name in sizes[count])
         for name in (*engines, EXACT):  # which changes items, the others do not
-            own.append(in_process(searched, name, folder, *asked))
+            own.append(in_process(searched, name, folder, count, options.k, options.repeats, options.data))
             print(*own[-1][::2], file=sys.stderr, flush=True)  # the tables need all of them
-        ours, others = own[-1], own[:-1]
-        results += [(row | {"recall": recall(found, ours[1])}, changes) for row, found, changes in (ours, *others)]
+        exact = own[-1][1]
+        results += [(row | {"recall": recall(ids, exact)}, changes) for row, ids, changes in (own[-1], *own[:-1])]
     heading(f"\nsearch, {KNOWN} queries, k = {options.k}, {options.data} keys", SEARCH)
     for row, _ in results:
         line(SEARCH, row)
@@ -253,17 +230,12 @@ def tables(options: Options, temporary: Path) -> None:
             line(CHANGE, change)
 
 
-def main(options: Options) -> None:
-    if min(options.items, options.shard, options.processes, options.k, options.repeats) < 1:
-        raise SystemExit("--items, --shard, --processes, --k and --repeats are 1 or more")
+def main(options: Annotated[Options, tyro.conf.arg(name="")] = Options()) -> None:
     if options.folder and options.folder.exists() and any(options.folder.iterdir()):
-        raise SystemExit(f"--folder {options.folder} is not empty; give a new one")
+        raise ValueError(f"--folder {options.folder} is not empty; give a new one")
     with tempfile.TemporaryDirectory() as temporary:
-        try:
-            tables(options, Path(temporary))
-        except (ImportError, OSError, ValueError) as error:
-            raise SystemExit(str(error)) from None
+        tables(options, Path(temporary))
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    terminal.program(main)

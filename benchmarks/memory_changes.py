@@ -5,8 +5,6 @@
 Prints the milliseconds of the first and of the last `WINDOW` additions (medians), and how many shards there are.
 """
 
-from __future__ import annotations
-
 import tempfile
 import time
 from pathlib import Path

@@ -5,9 +5,9 @@
     python -m benchmarks.memory_search --hnsw              a graph too, which takes long to build
     python -m benchmarks.memory_search --items 10000 --milvus-items 2000 --repeats 2      to try it out
 
-All keys have unit length; scores are inner products, float32. `random` keys are Gaussian: the hardest for approximate
-indexes. `clustered` ones are a centre and half as much noise, nearer to what networks make. Queries are drawn like keys
-and are none of them. The engines are those of `reveal/memory`, through `update` and `search`.
+Keys and queries have unit length; scores are inner products, float32. `random` keys are Gaussian: the hardest for
+approximate indexes. `clustered` ones are a centre and half as much noise, nearer to what networks make. The engines are
+those of `reveal/memory`, through `update` and `search`.
 
 | row | what |
 | --- | --- |
@@ -19,23 +19,18 @@ and are none of them. The engines are those of `reveal/memory`, through `update`
 | FAISS flat, ivfpq, hnsw | `FaissEngine`; ivfpq is refined with the keys themselves |
 | Milvus FLAT | `MilvusEngine` on a file (milvus-lite), with `--milvus-items` keys; a second row of ours has as many |
 
-Each engine has a process of its own, held to `--threads` cores. The processes live together and are asked in turns,
-with a tenth of a second between two, in which threads that spin fall asleep; one works at a time.
+Each engine has a process of its own, held to `--threads` cores. They are asked in turns, with a tenth of a second
+between two, in which threads that spin fall asleep.
 
 - `build s`: from keys in a file to an index. `first s`: the first search, with what it compiles.
-- `ms`: median of `--repeats` searches for all queries, after the first two. `to ours`: over that of `in a program` with
-  as many keys.
+- `ms`: median of `--repeats` searches, after the first two. `to ours`: over that of `in a program`, as many keys.
 - `recall`: how many of the k best, by products in float64, are among the k that were found.
 - `key MB`: what is searched: arrays, the index as it would be written, the file. Megabytes are 2^20 bytes.
-- `held MB`: what the process holds more after the build than before it.
-- `search MB`: the most that the second search held beyond what was held before it.
-- `planned MB`: the temporaries of our compiled program, by XLA's account. On an accelerator it is the only one of the
-  three that sees the device.
+- `held MB`: what the process holds more after the build. `search MB`: the most that the second search held beyond that.
+- `planned MB`: the temporaries of our compiled program, by XLA's account; of an accelerator the only number here.
 
 Memory is read from /proc (Linux).
 """
-
-from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -53,12 +48,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import tyro
 
 from benchmarks.measuring import MEGABYTE, file_bytes, forget_peak, heading, line, memory, timed
+from common import terminal
+from common.checked import Checked, NotNegative, Positive
 
 OURS, LATE = "in a program", "late"
 VECTORS = 8  # of a key, and of a query at most, for late interaction
@@ -73,28 +70,22 @@ COLUMNS = {"": "", "items": ",", "build s": ".1f", "first s": ".2f", "ms": ",.1f
 COLUMNS |= {"key MB": ",.0f", "held MB": ",.0f", "search MB": ",.1f", "planned MB": ",.1f"}
 
 
-@dataclass
-class Options:
-    items: int = 1_000_000
-    """Keys."""
-    data: Literal["random", "clustered"] = "clustered"
-    """How keys and queries lie."""
-    queries: int = 64
-    """Of one search."""
-    k: int = 50
-    """Items asked for."""
-    width: int = 128
-    """Numbers of a key."""
-    threads: int = 2
-    """Cores of each engine."""
-    repeats: int = 7
-    """Timed searches per engine; the median counts."""
-    hnsw: bool = False
-    """FAISS's graph too."""
-    milvus_items: int = 100_000
-    """Keys for Milvus; 0 leaves it out."""
-    late_items: int = 100_000
-    """Keys of 8 vectors for late interaction; 0 leaves it out."""
+@dataclass(frozen=True)
+class Options(Checked):
+    items: Positive = 1_000_000  # Keys
+    data: Literal["random", "clustered"] = "clustered"  # How keys and queries lie
+    queries: Positive = 64  # Of one search
+    k: Positive = 50  # Items asked for
+    width: Positive = 128  # Numbers of a key
+    threads: Positive = 2  # Cores of each engine
+    repeats: Positive = 7  # Timed searches per engine; the median counts
+    hnsw: bool = False  # FAISS's graph too
+    milvus_items: NotNegative = 100_000  # Keys for Milvus; 0 leaves it out
+    late_items: NotNegative = 100_000  # Keys of 8 vectors for late interaction; 0 leaves it out
+
+    def rules(self):
+        counts = self.items, self.milvus_items or self.items, self.late_items or self.items
+        yield self.k <= min(counts), "k is at most items, milvus_items and late_items"
 
 
 class Task(NamedTuple):
@@ -107,11 +98,11 @@ class Task(NamedTuple):
 
 
 class Searcher(NamedTuple):
-    """An engine with its keys: ids [b k]; bytes of what is searched, and of the compiled program's temporaries."""
+    """An engine with its keys: ids [b k]; bytes of what is searched; our program."""
 
     search: Callable[[], Any]
     size: Callable[[], int]
-    planned: Callable[[], int] | None = None
+    lowered: Callable[[], Any] | None = None
 
 
 Build = Callable[[Task], Searcher]
@@ -130,11 +121,8 @@ def in_a_program() -> Build:
         index = jax.block_until_ready(exact.place(task.rows, 1, mesh))
         asked = jax.device_put((task.queries, np.zeros((len(task.queries), 1), np.float32)))
         program = jax.jit(lambda index, queries, gate: exact.search(index, queries, task.k, gate, mesh))
-        return Searcher(
-            lambda: jax.block_until_ready(program(index, *asked)).rows,
-            lambda: index.keys.nbytes,
-            lambda: temporaries(program.lower(index, *asked)),
-        )
+        search = lambda: jax.block_until_ready(program(index, *asked)).rows  # noqa: E731
+        return Searcher(search, lambda: index.keys.nbytes, lambda: program.lower(index, *asked))
 
     return build
 
@@ -151,11 +139,9 @@ def exact_engine(name: str = "ExactEngine") -> Build:
         engine.update(task.rows, 1, 1)
         jax.block_until_ready(engine.index)
         gate = np.zeros((len(task.queries), 1), np.float32)
-        return Searcher(
-            lambda: engine.search(task.queries, task.k).ids,
-            lambda: engine.index.keys.nbytes,
-            lambda: temporaries(exact._jitted.lower(engine.index, task.queries, task.k, gate, engine.mesh)),
-        )
+        inputs = engine.index, task.queries, task.k, gate, engine.mesh
+        search = lambda: engine.search(task.queries, task.k).ids  # noqa: E731
+        return Searcher(search, lambda: engine.index.keys.nbytes, lambda: exact._jitted.lower(*inputs))
 
     return build
 
@@ -234,7 +220,6 @@ class Case:
 
     @property
     def vectors(self) -> int:
-        """Of a key."""
         return VECTORS if self.asked else 1
 
     def queries(self, vectors: np.ndarray) -> np.ndarray:
@@ -287,17 +272,15 @@ def prepare(case: Case, queries: np.ndarray, k: int, folder: Path) -> tuple[np.n
     before = forget_peak()
     found = np.asarray(_searcher.search())
     row |= {"search MB": memory("VmHWM") - before, "key MB": _searcher.size() / MEGABYTE}
-    return found, row | ({"planned MB": _searcher.planned() / MEGABYTE} if _searcher.planned else {})
+    if _searcher.lowered is not None:
+        row["planned MB"] = _searcher.lowered().compile().memory_analysis().temp_size_in_bytes / MEGABYTE
+    return found, row
 
 
 def again() -> float:
     """Seconds of one more search."""
     assert _searcher is not None
     return timed(_searcher.search)[1]
-
-
-def temporaries(lowered: Any) -> int:
-    return lowered.compile().memory_analysis().temp_size_in_bytes
 
 
 def held() -> float:
@@ -367,7 +350,6 @@ def cores(count: int) -> Iterator[int]:
 
 
 def measure(options: Options, chosen: list[Case], folder: Path) -> list[dict[str, Any]]:
-    """A row of the table for each case."""
     queries, rows = draw(folder / KEYS, options), []
     keys = np.memmap(folder / KEYS, np.float32, "r").reshape(-1, options.width)
     wanted: dict[tuple[int, int], np.ndarray] = {}
@@ -401,23 +383,10 @@ def compared(rows: list[dict[str, Any]], seconds: list[list[float]]) -> list[dic
     return [row | {"to ours": row["ms"] / ours[of]} for row, of in pairs]
 
 
-def main(options: Options) -> None:
-    if (
-        min(options.queries, options.repeats, options.threads, options.width) < 1
-        or min(options.milvus_items, options.late_items) < 0
-    ):
-        raise SystemExit(
-            "--queries, --repeats, --threads and --width are 1 or more, --milvus-items, --late-items 0 or more"
-        )
-    fewest = min(options.items, options.milvus_items or options.items, options.late_items or options.items)
-    if not 1 <= options.k <= fewest:
-        raise SystemExit(f"--k is {options.k}: give 1 to {fewest}, the keys there are")
+def main(options: Annotated[Options, tyro.conf.arg(name="")] = Options()) -> None:
     wanted = cases(options)
     with tempfile.TemporaryDirectory() as folder, cores(options.threads) as count:
-        try:
-            rows = measure(options, [case for case in wanted if not case.missing()], Path(folder))
-        except (ImportError, OSError, ValueError) as error:
-            raise SystemExit(str(error)) from None
+        rows = measure(options, [case for case in wanted if not case.missing()], Path(folder))
     asked = f"{options.queries} queries, k = {options.k}, {count} cores"
     heading(f"{options.items:,} {options.data} keys of {options.width} numbers, {asked}", COLUMNS)
     for row in rows:
@@ -429,4 +398,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    terminal.program(main)

@@ -5,8 +5,7 @@
     python -m benchmarks.memory_storage --items 10000     to try it out
     python -m benchmarks.memory_storage --clock cpu       processor time of all threads, beside other work
 
-Both store the same items: a key of 128 numbers of float32, a value of 1 x 8 numbers of bfloat16 (LanceDB: 16-bit
-integers), a source and a short text. LanceDB's table has the index that it offers for reading by id (BTREE).
+Both store the items of `memory_build`; LanceDB's table has the index that it offers for reading by id (BTREE).
 
 | column | what is measured |
 | --- | --- |
@@ -20,14 +19,12 @@ integers), a source and a short text. LanceDB's table has the index that it offe
 Times are medians of `--repeats`, the two in turns. The program ends with an error where the two read different things.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import lancedb
 import numpy as np
@@ -37,6 +34,8 @@ from lancedb.index import BTree
 
 from benchmarks.measuring import MEGABYTE, file_bytes, heading, line, timed
 from benchmarks.memory_build import BATCH, LAYOUT, Batch, batch
+from common import terminal
+from common.checked import Checked, Positive
 from reveal.memory import Builder, Item, Memory
 
 COLUMNS = {"storage": "", "items": ",", "build s": ".1f", "disk MB": ",.0f", "open ms": ".1f", "values ms": ",.1f"}
@@ -45,32 +44,17 @@ COLUMNS |= {"after ms": ",.1f"}
 QUERIES = 64 * 50  # ids that are read at once
 
 
-@dataclass
-class Options:
-    items: int = 100_000
-    """Of the memory."""
-    repeats: int = 7
-    """Timed runs of everything but the build."""
-    clock: Literal["wall", "cpu"] = "wall"
-    """What the times are of: the clock, or the processor, all threads together."""
+@dataclass(frozen=True)
+class Options(Checked):
+    items: Positive = 100_000  # Of the memory
+    repeats: Positive = 7  # Timed runs of everything but the build
+    clock: Literal["wall", "cpu"] = "wall"  # What the times are of: the clock, or the processor, all threads together
 
-
-class Storage(Protocol):
-    """Both storages, by the same names."""
-
-    def build(self, batches: Iterator[Batch]) -> None: ...
-    def open(self) -> None: ...
-    def values(self, ids: np.ndarray) -> np.ndarray: ...
-    def texts(self, ids: np.ndarray) -> list[str]: ...
-    def keys(self) -> np.ndarray: ...
-    def add(self, number: int, drawn: Batch) -> None: ...
-    def edit(self, number: int, drawn: Batch) -> None: ...
-    def delete(self, number: int) -> None: ...
+    def rules(self):
+        yield self.items >= 3 * self.repeats, "items is at least three times repeats"
 
 
 class Ours:
-    """`reveal.memory`."""
-
     def __init__(self, folder: Path):
         self.folder = folder
 
@@ -103,8 +87,6 @@ class Ours:
 
 
 class Lance:
-    """A LanceDB table, one row an item."""
-
     SCHEMA = pa.schema(
         [
             ("id", pa.int64()),
@@ -173,7 +155,7 @@ def _one(number: int, drawn: Batch) -> Batch:
     return Batch([item], drawn.keys[:1], drawn.values[:1])
 
 
-def measure(storages: dict[str, Storage], options: Options, folder: Path) -> dict[str, dict[str, Any]]:
+def measure(storages: dict[str, Ours | Lance], options: Options, folder: Path) -> dict[str, dict[str, Any]]:
     """A row of the table for each storage. Raises ValueError where they read different things."""
     rng, clock = np.random.default_rng(0), 1 if options.clock == "wall" else 2
     rows: dict[str, dict[str, Any]] = {}
@@ -215,9 +197,7 @@ def measure(storages: dict[str, Storage], options: Options, folder: Path) -> dic
     return {name: row | medians[name] for name, row in rows.items()}
 
 
-def main(options: Options) -> None:
-    if min(options.items, options.repeats) < 1 or options.items < 3 * options.repeats:
-        raise SystemExit("--items is at least three times --repeats, both are 1 or more")
+def main(options: Annotated[Options, tyro.conf.arg(name="")] = Options()) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         rows = measure({"ours": Ours(folder / "ours"), "LanceDB": Lance(folder / "LanceDB")}, options, folder)
@@ -227,4 +207,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    terminal.program(main)

@@ -7,14 +7,12 @@ Runs the command in this process under `sys.setprofile` (all threads) and counts
 nested ones and lambdas. `--list` prints them by module. Functions that only run during imports do not count.
 """
 
-from __future__ import annotations
-
 import runpy
 import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 ROOT = Path.cwd()
@@ -23,43 +21,35 @@ SYSTEMS = ("film", "plugins", "reveal", "common", "recipes")
 
 def traced(command: list[str]) -> dict[str, set[str]]:
     """Module -> functions that `python -m COMMAND` runs."""
-    passed: dict[str, set[str]] = defaultdict(set)
-    known: dict[Any, str | None] = {}
-
-    def module_of(code: Any) -> str | None:
-        path = Path(code.co_filename)
-        if not path.is_relative_to(ROOT) or path.relative_to(ROOT).parts[0] not in SYSTEMS:
-            return None
-        return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    codes: set[CodeType] = set()
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
-        if event != "call":
-            return
-        code = frame.f_code
-        if code not in known:
-            known[code] = module_of(code)
-        module = known[code]
-        if module is not None and code.co_name[0] != "<" and "<locals>" not in code.co_qualname:
-            passed[module].add(code.co_qualname)
+        if event == "call":
+            codes.add(frame.f_code)
 
-    module, *rest = command
-    sys.argv = [module, *rest]
+    sys.argv = command
     threading.setprofile(profile)
     sys.setprofile(profile)
     try:
-        runpy.run_module(module, run_name="__main__")
+        runpy.run_module(command[0], run_name="__main__")
     except SystemExit as stop:
         if stop.code:
             raise
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    return dict(passed)
+    passed: dict[str, set[str]] = defaultdict(set)
+    for code in codes:
+        path = Path(code.co_filename)
+        inside = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in SYSTEMS
+        if inside and code.co_name[0] != "<" and "<locals>" not in code.co_qualname:
+            passed[".".join(path.relative_to(ROOT).with_suffix("").parts)].add(code.co_qualname)
+    return passed
 
 
 def main() -> None:
     arguments = sys.argv[1:]
-    listed = arguments[:1] == ["--list"]
+    listed = arguments[0] == "--list"
     passed = traced(arguments[listed:])
     for module in sorted(passed) if listed else ():
         print(f"{module}: {', '.join(sorted(passed[module]))}")

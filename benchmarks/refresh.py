@@ -3,15 +3,11 @@
     python -m benchmarks.refresh                     the small world's second stage, a refresh every 100 steps
     python -m benchmarks.refresh --every 20 --distractors 3000
 
-Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores, so the
-machine needs two free ones. Each turn is a run of `train.py experiment=world_joint` in a process of its
-own; its rate is the median of those that the run logged, less the first, which compiled. `versions` counts the
-refreshes that came into use.
-
-On a CPU the processes' arithmetic still shares caches and the memory's bandwidth; on accelerators nothing is shared.
+Two devices, each of one thread: one trains, the other refreshes (`task.refresh.spare`). On a CPU both are cores, which
+share caches and the memory's bandwidth, so the machine needs two free ones. Each turn is a run of `train.py
+experiment=world_joint` in a process of its own; its rate is the median of those that the run logged, less the first,
+which compiled. `versions` counts the refreshes that came into use.
 """
-
-from __future__ import annotations
 
 import json
 import os
@@ -33,16 +29,11 @@ FLAGS = "--xla_force_host_platform_device_count=2 --xla_cpu_multi_thread_eigen=f
 class Refresh:
     """Training with and without refresh."""
 
-    steps: int = 300
-    """Of each turn."""
-    every: int = 100
-    """Steps from one refresh to the next."""
-    turns: int = 3
-    """Runs of each kind."""
-    distractors: int = 0
-    """Further entities of the world, four items each: a larger memory."""
-    set: tuple[str, ...] = ()
-    """Further settings, as train.py takes them."""
+    steps: int = 300  # Of each turn
+    every: int = 100  # Steps from one refresh to the next
+    turns: int = 3  # Runs of each kind
+    distractors: int = 0  # Further entities of the world, four items each: a larger memory
+    set: tuple[str, ...] = ()  # Further settings, as train.py takes them
 
 
 class Turn(NamedTuple):
@@ -52,23 +43,11 @@ class Turn(NamedTuple):
 
 
 def run(case: Refresh, every: int, folder: Path) -> Turn:
-    """One training, in a process of its own."""
-    overrides = [
-        "experiment=world_joint",
-        f"name={folder.name}",
-        "task.start_from=null",
-        f"task.refresh.every={every}",
-        "task.refresh.lag=null",
-        "task.refresh.spare=1",
-        f"data.distractors={case.distractors}",
-        f"optim.warmup={min(case.steps // 3, 100)}",
-        f"trainer.steps={case.steps}",
-        f"trainer.log_every={max(case.steps // 15, 1)}",
-        f"trainer.checkpoint_every={case.steps}",
-        f"trainer.picture_every={case.steps}",
-        "trainer.progress=false",
-        *case.set,
-    ]
+    overrides = ["experiment=world_joint", f"name={folder.name}", "task.start_from=null", "task.refresh.lag=null"]
+    overrides += [f"task.refresh.every={every}", "task.refresh.spare=1", f"data.distractors={case.distractors}"]
+    overrides += [f"optim.warmup={min(case.steps // 3, 100)}", f"trainer.log_every={max(case.steps // 15, 1)}"]
+    overrides += [f"trainer.{name}={case.steps}" for name in ("steps", "checkpoint_every", "picture_every")]
+    overrides += ["trainer.progress=false", *case.set]
     root = Path(__file__).parents[1]
     environment = {**os.environ, "XLA_FLAGS": FLAGS, "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu")}
     command = [sys.executable, str(root / "train.py"), *overrides]

@@ -13,20 +13,16 @@ The table is drawn: 17 columns, gzip, the header of the real ones. Of its rows
 | 1 in 500 | has a page of 40,000 characters |
 
 and of the pictures, which rows share as Wikipedia's do, 1 in 20 is larger than what is kept, 1 in 200 cut short. The
-network is random and tiny: what is measured is everything around it. `reveal build` runs as a user starts it, in a
-process of its own, three times: to the end, killed (SIGKILL) when half of the items were there, and again to the end.
-The program ends with an error where the last memory is not the first one, to its hash.
+network is random and tiny. `reveal build` runs in a process of its own, three times: to the end, killed (SIGKILL) when
+half of the items were there, and again to the end, to a memory of the same hash.
 
-- build: `wall s` of the process; `CPU s` of its threads; `rows/s`, `items/s` of the build in it, without the start of
-  the program; `early MB`, `late MB`: RAM of the process in the second tenth of its time and in the last (medians);
-  `peak MB`: the most ever.
+- build: `wall s`, `CPU s` of the process; `rows/s`, `items/s` without the start of the program; `early MB`, `late MB`:
+  RAM in the second tenth of its time and in the last (medians); `peak MB`: the most ever.
 - left out: of the report of the first run.
 - an item: bytes of the folder, by kind; the network has keys of 64 numbers and values of 4 x 32, both float32.
 
 Memory is read from /proc (Linux). Megabytes are 2^20 bytes.
 """
-
-from __future__ import annotations
 
 import csv
 import gzip
@@ -41,13 +37,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import cv2
 import numpy as np
 import tyro
 
 from benchmarks.measuring import heading, line
+from common import terminal
+from common.checked import Checked, Positive, whole
 from reveal.sources.wit import COLUMNS
 
 ADDRESS = "https://upload.wikimedia.org/wikipedia/commons/a/ab/picture_{}.jpg"
@@ -62,20 +60,15 @@ LEFT_OUT = {"reason": "", "records": ","}
 ITEM = {"": "", "bytes of an item": ",.0f"}
 
 
-@dataclass
-class Options:
-    rows: int = 200_000
-    """Of the table."""
-    pictures: int = 3000
-    """In the folder."""
-    seed: int = 0
-    """Of all that is drawn."""
-    shard: int | None = None
-    """Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows."""
+@dataclass(frozen=True)
+class Options(Checked):
+    rows: Annotated[int, whole(100)] = 200_000  # Of the table
+    pictures: Positive = 3000  # In the folder
+    seed: int = 0  # Of all that is drawn
+    shard: Positive | None = None  # Items of a shard; None: `reveal build`'s own 16384, or a tenth of few rows
 
 
 def words(rng: np.random.Generator, letters: str, count: int) -> list[str]:
-    """Words of random letters."""
     return ["".join(letters[n] for n in rng.integers(0, len(letters), rng.integers(2, 10))) for _ in range(count)]
 
 
@@ -111,12 +104,8 @@ class Table:
             "hierarchical_section_title": f"{title} / {self.text(language, 2)}",
             "caption_reference_description": caption,
             "caption_attribution_description": f"English: {self.text('en', 8)}",
-            "mime_type": "image/jpeg",
-            "original_height": "1024",
-            "original_width": "768",
-            "is_main_image": "true",
-            "attribution_passes_lang_id": "true",
-            "page_changed_recently": "true",
+            **{"mime_type": "image/jpeg", "original_height": "1024", "original_width": "768"},
+            **dict.fromkeys(("is_main_image", "attribution_passes_lang_id", "page_changed_recently"), "true"),
             "context_page_description": page,
             "context_section_description": f'{self.text(language, 12)} 5" gun, "{self.text("ja", 2)}"',
         }
@@ -160,7 +149,6 @@ def draw_pictures(folder: Path, count: int, seed: int) -> None:
 
 
 def draw(place: Path, options: Options) -> None:
-    """Table, pictures, tokenizer and a random network."""
     drawn = Table(options.seed, options.pictures)
     with gzip.open(place / "wit.tsv.gz", "wt", compresslevel=1, encoding="utf-8", newline="") as file:
         file.writelines(drawn.lines(options.rows))
@@ -239,10 +227,7 @@ def compared(place: Path, options: Options) -> tuple[Path, dict[str, Any]]:
     rates = {"rows/s": options.rows / first["seconds"], "items/s": first["added"] / first["seconds"]}
     line(BUILD, first | rates | {"": "at once", "rows": options.rows})
     half = -(-first["items"] // shard) // 2
-
-    def is_half() -> bool:
-        return sum(1 for _ in again.glob("v00001-*")) >= half and any(again.glob(".partial-*"))
-
+    is_half = lambda: len([*again.glob("v00001-*")]) >= half and any(again.glob(".partial-*"))  # noqa: E731
     killed = Run(place, again, shard).watch(is_half)
     if "hash" in killed:
         raise ValueError("the build was over before it could be killed: give more rows, or a smaller --shard")
@@ -271,16 +256,11 @@ def of_an_item(memory: Path) -> dict[str, float]:
     return kinds | {"number, source, places": sizes["rest"] / count}
 
 
-def main(options: Options) -> None:
-    if min(options.rows, options.pictures, options.shard or 1) < 1 or options.rows < 100:
-        raise SystemExit("--rows is 100 or more, --pictures and --shard are 1 or more")
+def main(options: Annotated[Options, tyro.conf.arg(name="")] = Options()) -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         draw(place, options)
-        try:
-            memory, first = compared(place, options)
-        except (OSError, ValueError) as error:
-            raise SystemExit(str(error)) from None
+        memory, first = compared(place, options)
         heading("\nleft out", LEFT_OUT)
         for reason, count in first["left_out"].items():
             line(LEFT_OUT, {"reason": reason, "records": count})
@@ -291,4 +271,4 @@ def main(options: Options) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options))
+    terminal.program(main)

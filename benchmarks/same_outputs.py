@@ -8,8 +8,6 @@ and numbers in JSON within `TOLERANCE`, other text exactly. Exits with 1 if some
 cores.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -11,10 +11,7 @@ compiled program's own (arguments, results, temporaries); `peak MB` is measured:
 Linux the most memory of the process while stepping, less that before the state was made.
 """
 
-from __future__ import annotations
-
 import statistics
-import time
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -23,7 +20,7 @@ import jax
 import numpy as np
 import tyro
 
-from benchmarks.measuring import MEGABYTE, forget_peak, heading, in_process, line, memory
+from benchmarks.measuring import MEGABYTE, forget_peak, heading, in_process, line, memory, timed
 from common.nn.init import COMPILE_FAST
 from common.runtime import keep_freed_memory
 from common.training.optimizer import OptimConfig, make_optimizer
@@ -86,51 +83,30 @@ class Step:
 
 
 def measure(case: Step, repeats: int) -> dict[str, Any]:
-    """All numbers of one case, in this process."""
     keep_freed_memory()  # as training does; no cache of compiled programs
-    start = time.perf_counter()
-    _ = case.compiled
-    compile_seconds = time.perf_counter() - start
+    compile_seconds = timed(lambda: case.compiled)[1]
     before = forget_peak()
     state, batch = case.fresh_state(), jax.device_put(case.batch_of_noise())
     times = []
     for _ in range(1 + repeats):
-        start = time.perf_counter()
-        state, metrics = case.compiled(state, batch, {})
-        jax.block_until_ready((state, metrics))
-        times.append(time.perf_counter() - start)
-    seconds, peak = statistics.median(times[1:]), accelerator_peak()
-    return {
-        "device": jax.devices()[0].device_kind,
-        "compile s": compile_seconds,
-        "ms": 1e3 * seconds,
-        "crops/s": case.batch / seconds,
-        "TFLOP/s": case.flops() / seconds / 1e12,
-        "planned MB": case.planned() / MEGABYTE,
-        "peak MB": memory("VmHWM") - before if peak is None else peak,
-    }
-
-
-def accelerator_peak() -> float | None:
-    """Megabytes by an accelerator's own count; None on a CPU."""
-    peak = (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
-    return None if peak is None else peak / MEGABYTE
+        (state, _), seconds, _ = timed(lambda state=state: jax.block_until_ready(case.compiled(state, batch, {})))
+        times.append(seconds)
+    seconds, device = statistics.median(times[1:]), jax.devices()[0]
+    peak = (device.memory_stats() or {}).get("peak_bytes_in_use")  # of an accelerator
+    row = {"device": device.device_kind, "compile s": compile_seconds, "ms": 1e3 * seconds}
+    row |= {"crops/s": case.batch / seconds, "TFLOP/s": case.flops() / seconds / 1e12}
+    row["planned MB"] = case.planned() / MEGABYTE
+    return row | {"peak MB": memory("VmHWM") - before if peak is None else peak / MEGABYTE}
 
 
 @dataclass
 class Options:
-    model: str = "paper"
-    """paper or small."""
-    batch: tuple[int, ...] = (1, 2, 4)
-    """Batch sizes to try."""
-    crop: int = 256
-    """Side of the crops, pixels."""
-    dtype: tuple[str, ...] = ("float32",)
-    """What the network computes in: float32, bfloat16."""
-    remat: tuple[bool, ...] = (False, True)
-    """Whether to forget activations and compute them again."""
-    repeats: int = 3
-    """Timed steps per case, after one that is not; the median counts."""
+    model: str = "paper"  # paper or small
+    batch: tuple[int, ...] = (1, 2, 4)  # Batch sizes to try
+    crop: int = 256  # Side of the crops, pixels
+    dtype: tuple[str, ...] = ("float32",)  # What the network computes in: float32, bfloat16
+    remat: tuple[bool, ...] = (False, True)  # Whether to forget activations and compute them again
+    repeats: int = 3  # Timed steps per case, after one that is not; the median counts
 
 
 def main(options: Options) -> None:

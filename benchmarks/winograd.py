@@ -5,10 +5,6 @@ turns in one process; each call allocates its arrays anew, which costs wide laye
 `compile` is CPU seconds, `taken` what `common.nn.winograd.is_faster` chooses.
 """
 
-from __future__ import annotations
-
-import statistics
-import time
 from typing import Any
 
 import jax
@@ -17,26 +13,19 @@ import numpy as np
 import tyro
 from jax import lax
 
+from benchmarks.measuring import heading, line, medians, timed
 from common.nn.winograd import is_faster, winograd_conv
 from film.compiled import COMPILER
 
-LAYERS = (  # side, inputs, outputs
-    (256, 64, 64),
-    (256, 144, 64),
-    (128, 128, 128),
-    (128, 400, 128),
-    (64, 256, 256),
-    (64, 896, 128),
-    (64, 908, 256),
-    (32, 512, 512),
-    (32, 1920, 256),
-    (32, 2448, 512),
-    (16, 256, 256),
-    (256, 16, 16),
-    (128, 32, 32),
-    (64, 64, 64),
-    (32, 612, 128),
-)
+LAYERS = {  # side: inputs, outputs of each
+    256: ((64, 64), (144, 64), (16, 16)),
+    128: ((128, 128), (400, 128), (32, 32)),
+    64: ((256, 256), (896, 128), (908, 256), (64, 64)),
+    32: ((512, 512), (1920, 256), (2448, 512), (612, 128)),
+    16: ((256, 256),),
+}
+COLUMNS = {"pixels": "", "inputs": "", "outputs": "", "XLA ms": ".1f", "Winograd ms": ".1f", "ratio": ".2f"}
+COLUMNS |= {"XLA compile": ".2f", "Winograd compile": ".2f", "taken": ""}
 
 
 def plain_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
@@ -44,29 +33,26 @@ def plain_conv(x: jax.Array, kernel: jax.Array) -> jax.Array:
 
 
 def main(repeats: int = 9) -> None:
-    """Prints the table."""
-    print("| pixels | inputs | outputs | XLA ms | Winograd ms | ratio | XLA compile | Winograd compile | taken |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
+    heading("3x3 convolutions", COLUMNS)
     rng = np.random.default_rng(0)
-    for side, inputs, outputs in LAYERS:
+    for side, inputs, outputs in ((side, *layer) for side, layers in LAYERS.items() for layer in layers):
         x = jnp.asarray(rng.normal(size=(1, side, side, inputs)), jnp.float32)
         kernel = jnp.asarray(rng.normal(size=(3, 3, inputs, outputs)), jnp.float32)
-        functions, compilation = [], []
-        for function in (plain_conv, winograd_conv):
-            start = time.process_time()
-            functions.append(jax.jit(function, compiler_options=COMPILER).lower(x, kernel).compile())
-            compilation.append(time.process_time() - start)
-        runs: list[list[float]] = [[], []]
-        for number in range(repeats + 1):
-            for function, times in zip(functions, runs, strict=True):
-                start = time.process_time()
-                jax.block_until_ready(function(x, kernel))
-                if number:
-                    times.append(1000 * (time.process_time() - start))
-        xla, ours = map(statistics.median, runs)
-        cells: list[Any] = [f"{side}x{side}", inputs, outputs, f"{xla:.1f}", f"{ours:.1f}", f"{ours / xla:.2f}"]
-        cells += [f"{seconds:.2f}" for seconds in compilation] + ["yes" if is_faster(x, kernel) else ""]
-        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+        row: dict[str, Any] = {"pixels": f"{side}x{side}", "inputs": inputs, "outputs": outputs}
+        programs = {}
+        for name, function in (("XLA", plain_conv), ("Winograd", winograd_conv)):
+            lowered = jax.jit(function, compiler_options=COMPILER).lower(x, kernel)
+            programs[name], _, row[f"{name} compile"] = timed(lowered.compile)
+        turns = [
+            {
+                f"{name} ms": 1000 * timed(lambda call=call: jax.block_until_ready(call(x, kernel)))[2]  # noqa: B023
+                for name, call in programs.items()
+            }
+            for _ in range(repeats + 1)
+        ]
+        row |= medians(turns[1:])
+        row |= {"ratio": row["Winograd ms"] / row["XLA ms"], "taken": "yes" if is_faster(x, kernel) else ""}
+        line(COLUMNS, row)
 
 
 if __name__ == "__main__":

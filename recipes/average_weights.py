@@ -1,8 +1,6 @@
-"""The mean of several trained weights of one network, often better than each of them.
-
-Weights that were fine-tuned from the same start lie in one basin of the loss, and so does their mean (Wortsman et al.,
-Model Soups, ICML 2022); so do a training and one that continued from it (Izmailov et al., Averaging Weights Leads to
-Wider Optima, UAI 2018). `optim.ema` averages the last steps of one training.
+"""The mean of several trained weights of one network, often better than each of them: weights that were fine-tuned from
+one start lie in one basin of the loss (Wortsman et al., Model Soups, ICML 2022), and so do a training and one that
+continued from it (Izmailov et al., UAI 2018). `optim.ema` averages the last steps of one training.
 
     python -m recipes.average_weights film-small runs/film_small_style -o runs/film_small_mean/weights.safetensors
 """
@@ -39,22 +37,16 @@ def average(
     if len(weights) < 2:
         raise ValueError(f"{len(weights)} weights given: give two or more")
     check_output_file(output, overwrite)
-    found = []
-    for name in weights:
-        place = SHIPPED.find(name)
-        found.append(load_weights(place / SHIPPED.marker if place.is_dir() else place))
-    leaves, headers = zip(*found, strict=True)
+    files = (place / SHIPPED.marker if place.is_dir() else place for place in map(SHIPPED.find, weights))
+    leaves, headers = zip(*map(load_weights, files), strict=True)
     first, *_, last = headers
     for name, header in zip(weights, headers, strict=True):
         if (header.kind, header.config) != (first.kind, first.config):
-            raise ValueError(
-                f"{name} holds {header.kind} {header.config}, and {weights[0]} {first.kind} {first.config}:"
-                " give weights of one config"
-            )
+            found = f"{name} holds {header.kind} {header.config}, {weights[0]} {first.kind} {first.config}"
+            raise ValueError(f"{found}: give weights of one config")
     mean = {path: np.mean([each[path] for each in leaves], axis=0, dtype=np.float64) for path in leaves[0]}
     mean = {path: leaf.astype(np.float32) for path, leaf in mean.items()}
-    about = {"mean_of": [{"git_commit": header.git_commit, **header.metadata} for header in headers]}
-    metadata = last.metadata | about
+    metadata = {**last.metadata, "mean_of": [{"git_commit": one.git_commit, **one.metadata} for one in headers]}
     save_weights(output, mean, kind=last.kind, config=last.config, metadata=metadata, dtype=dtype, overwrite=overwrite)
 
 

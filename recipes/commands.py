@@ -13,12 +13,10 @@ from common.training.run import evaluate_from_config, train_from_config
 
 
 def train(*overrides: str) -> None:
-    """`python train.py OVERRIDES`; resumes, and does nothing where all is done."""
     train_from_config(_compose("train", overrides))
 
 
 def evaluate(*overrides: str) -> None:
-    """`python eval.py OVERRIDES`."""
     evaluate_from_config(_compose("eval", overrides))
 
 

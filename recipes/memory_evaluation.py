@@ -1,11 +1,8 @@
 """Evaluation of a network that answers from a memory: the base of both worlds' evaluations.
 
-`score` asks during training: accuracy on held-out and training subjects, recall, gate. `evaluate` changes the memory
-and not the network, and asks again; each world lists its rows. The memory is on disk, in a folder that is deleted
-when the evaluation ends.
-
-`recall_1` and `recall_K`: share of questions whose gold item is first, or among the K items retrieved. `gate`: share
-of questions whose source has the highest gate.
+`score` asks during training. `evaluate` changes the memory, in a folder that is deleted at the end, and not the
+network, and asks again; each world lists its rows. `recall_1` and `recall_K`: share of questions whose gold item is
+first, or among the K items retrieved. `gate`: share of questions whose source has the highest gate.
 """
 
 import dataclasses
@@ -34,22 +31,14 @@ Scores = dict[str, float]
 
 @dataclasses.dataclass(frozen=True)
 class MemoryEvaluation(Evaluation):
-    """Questions and settings.
+    """Questions and settings."""
 
-    Attributes:
-      data: the world (`recipes.questions.Questions`).
-      k: items read per question; 0: no memory.
-      renderings: pictures per question after training. training_renderings: during training.
-      engine: of the search; None: exact.
-      seed: of the edits.
-    """
-
-    data: Any
-    k: int = 4
-    renderings: int = 4
-    training_renderings: int = 1
-    engine: Engine | None = None
-    seed: int = 0
+    data: Any  # the world (`recipes.questions.Questions`)
+    k: int = 4  # items read per question; 0: no memory
+    renderings: int = 4  # pictures per question after training
+    training_renderings: int = 1  # and during training
+    engine: Engine | None = None  # None: exact
+    seed: int = 0  # of the edits
 
     @abstractmethod
     def rows(self, reader: Reader) -> dict[str, Scores]:
@@ -64,7 +53,6 @@ class MemoryEvaluation(Evaluation):
         return self.data.evaluation("train", 1)
 
     def settings(self) -> dict[str, Any]:
-        """The settings in results.json."""
         return {"k": self.k, "renderings": self.renderings}
 
     def files(self) -> Sequence[str]:
@@ -94,11 +82,9 @@ class MemoryEvaluation(Evaluation):
         """Writes further files."""
 
     def items(self) -> list[Item]:
-        """Of the memory, as it begins."""
         return self.data.memory_items()
 
     def reader(self, model: Reveal, folder: Path) -> Reader:
-        """The network with a new memory."""
         reader = Reader(model, read_item=self.data.read_item)
         reader.build(folder, self.items(), self.data.sources, self.engine)
         return reader
@@ -124,7 +110,6 @@ class MemoryEvaluation(Evaluation):
         }
 
     def accuracy(self, correct: Bool[np.ndarray, " n"], questions: Example) -> Scores:
-        """Over all questions, and by relation."""
         scores = {"accuracy": float(correct.mean())}
         for number, relation in enumerate(self.data.relations):
             chosen = questions["relation"] == number
@@ -143,5 +128,4 @@ class MemoryEvaluation(Evaluation):
 
 
 def select(questions: Example, rows: np.ndarray) -> Example:
-    """Some of the questions, by index or mask."""
     return {name: array[rows] for name, array in questions.items()}

@@ -1,8 +1,7 @@
 """Questions about a world whose facts are known: the base of `recipes.small_world.data` and `recipes.countries.data`.
 
 A world has subjects (entities, countries) and relations ("food", "capital"); a question is a subject and a relation,
-with id = subject * relations + relation. The items of one source hold each relation. A batch of b questions, h
-hard negatives each, a vocabulary of v tokens:
+with id = subject * relations + relation. The items of one source hold each relation. A batch of b questions:
 
     image         float32 [b s s 3]  RGB in [0, 1]: a new picture of the subject
     tokens        int32   [b n]      the question, padded with 0
@@ -15,14 +14,12 @@ hard negatives each, a vocabulary of v tokens:
     id            int64   [b]        of the question
 
 **Permutation of tokens.** Facts that never change are memorised, and then the network no longer reads items. So each
-batch replaces tokens by a permutation of its own, in questions and answers here, and in the items by the task:
+batch permutes tokens, in questions and answers here, and in the items by the task:
 
     tokens = jnp.take_along_axis(batch["permutation"], items.tokens[rows], axis=1)
 
-It is the same for all rows of a batch, over all processes, and is repeated in each row so that a batch can be split.
-The memory and all evaluations keep the original tokens.
-
-Batches are a function of the seed and a position (`common.training.batches`).
+It is the same for all rows of a batch, over all processes, and repeated in each so that a batch can be split. The
+memory and all evaluations keep the original tokens.
 """
 
 import functools
@@ -44,19 +41,13 @@ Number = int | np.integer
 
 @dataclass(frozen=True)
 class Questions(Batched):
-    """A world and the questions about it.
-
-    Attributes:
-      seed: of the world; the stream has a seed of its own.
-      shuffle: share of batches with a permutation of their own.
-    """
+    """A world and the questions about it."""
 
     relations: ClassVar[Sequence[str]]
-    evaluation_stream: ClassVar[int]
-    """Seeds the pictures of evaluation, apart from everything else that is drawn from the world's seed."""
+    evaluation_stream: ClassVar[int]  # seeds the pictures of evaluation, apart from what else the world's seed draws
 
-    seed: int = 0
-    shuffle: bool | int | float = True
+    seed: int = 0  # of the world; the stream has a seed of its own
+    shuffle: bool | int | float = True  # share of batches with a permutation of their own
     batch_size: Positive = field(default=32, kw_only=True)
     threads: Positive = field(default=1, kw_only=True)
 
@@ -118,7 +109,6 @@ class Questions(Batched):
         return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
     def names(self, ids: Iterable[Number]) -> list[str]:
-        """Questions for people."""
         pairs = [divmod(int(number), len(self.relations)) for number in ids]
         return [f"{self.relations[relation]} of {self.describe(subject)}" for subject, relation in pairs]
 

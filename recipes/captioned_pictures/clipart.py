@@ -1,13 +1,10 @@
 """Open Clip Art 0.18: 8,121 drawings, labelled by their titles, keywords and file names.
 
-The pixels are those of `openclipart-png`, titles and keywords those of the drawings' SVG files (`openclipart-svg`),
-joined by path. Rendering the SVG files would save a download of 131 MB, but every third has no size that a renderer
-accepts.
-
-Left out by folder (`DROPPED`): 1,378 stars, icon themes, buttons, playing cards, flags, maps, road signs, patterns and
-the like. Left out by label: drawings whose title and file name have no known word. Many titles are Italian, numbers, or
-the name of a collection. A word is known if it occurs in the names and tags of the emoji, or is a keyword of several
-drawings. If many drawings share a title, the file name is used first. Captions of colourless drawings say so.
+The pixels are those of `openclipart-png`, titles and keywords those of the SVG files (`openclipart-svg`), of which
+every third has no size that a renderer accepts. Left out by folder (`DROPPED`): 1,378 stars, icon themes, buttons,
+playing cards, flags, maps, road signs, patterns and the like. Left out by label: drawings whose title and file name
+have no known word: one of the names and tags of the emoji, or a keyword of several drawings. (Many titles are Italian,
+numbers, or the name of a collection: if many drawings share one, the file name comes first.)
 """
 
 import html
@@ -85,9 +82,8 @@ def labels(metadata: Mapping[str, Metadata], known: set[str]) -> dict[str, str]:
 
 def clean(title: str) -> str:
     """ "AfricanDrum_02 (B and W)" -> "african drum"."""
-    title = re.sub(
-        r"(?i)clip ?art by .* - |\(b ?and ?w\)|\([^)]*\bcolou?r\)|\s-\s+(clothing|body part)\b.*", " ", title
-    )
+    remarks = r"(?i)clip ?art by .* - |\(b ?and ?w\)|\([^)]*\bcolou?r\)|\s-\s+(clothing|body part)\b.*"
+    title = re.sub(remarks, " ", title)
     title = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", title)  # camel case
     title = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode()  # without accents
     words = re.sub(r"[^a-z' ]", " ", re.sub(r"[_/-]", " ", title).lower()).split()

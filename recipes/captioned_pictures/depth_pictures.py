@@ -53,20 +53,18 @@ def pictures(folder: str | Path, split: str, seed: int | None = None) -> Iterato
             has_floor = rng.random() < WITH_FLOOR
             options = {"base": rng.uniform(*BASES), "floor": rng.uniform(0, FLOOR) if has_floor else 0.0}
         label, style = entry["label"], entry["style"]
-        tags = [caption(label, style, str(tag)) for tag in entry["tags"][:2]]
-        lines = [caption(label, style), *tags, label] if style else [label]
-        yield Pair(image, draw_depth(inflated(silhouette, **options)), lines)
+        tags = ["", *map(str, entry["tags"][:2])] if style else []
+        captions = [*(caption(label, style, tag) for tag in tags), label]
+        yield Pair(image, draw_depth(inflated(silhouette, **options)), captions)
 
 
 def scenes(seed: int, count: int, side: int) -> Iterator[Pair]:
-    """Rendered scenes with exact depth."""
     for number in range(count):
         made = scene(np.random.default_rng([seed, number]), side)
         yield Pair(made.image, draw_depth(made.depth, near="low"), [made.caption])
 
 
 def write(pairs: Iterable[Pair], folder: Path, prefix: str) -> None:
-    """Adds pairs to a folder."""
     (folder / "captions").mkdir(parents=True, exist_ok=True)
     for number, pair in enumerate(tqdm(pairs, desc=f"{folder.name} {prefix}"), 1):
         name = f"{prefix}{number:05d}"

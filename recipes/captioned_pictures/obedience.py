@@ -5,11 +5,10 @@
 Each picture's caption is drawn with its own condition, without control, and with another picture's condition; scores
 compare with the picture itself (`plugins/metrics/fidelity.py`). `pictures` are labels that training never saw,
 `photographs` stamps: things cut out of photographs, with a sentence. Depth is inflated from silhouettes there, and
-exact in `scenes`. A seed draws all images of a row anew.
+exact in `scenes`.
 """
 
 import dataclasses
-import functools
 import json
 import statistics
 from collections.abc import Iterator, Sequence
@@ -43,11 +42,9 @@ OWN, NONE, WRONG = "own", "none", "wrong"
 class Settings:
     """What is drawn."""
 
-    plugins: tuple[str, ...] = PLUGINS
-    """Shipped names, or folders of weights."""
+    plugins: tuple[str, ...] = PLUGINS  # Shipped names, or folders of weights
     seeds: int = 3
-    count: int = 128
-    """Pictures of each set."""
+    count: int = 128  # Pictures of each set
     strength: float = 1.0
     base: str = "diffusion-small"
     captioned: str = "data/captioned64"
@@ -68,35 +65,24 @@ def rows_of(
     name: str, settings: Settings, pipeline: Pipeline, without: dict[tuple[str, ...], list[Images]]
 ) -> Iterator[dict[str, Any]]:
     """A row for each set and condition, with the scores of each seed; `without` keeps the images without control."""
-    network = control.load(name)
+    network, mesh = control.load(name), make_mesh()
     for place, data in sets_of(network.config.condition, settings, pipeline.base.side).items():
         metrics = {"edges": EdgeF1()} if place == SCENES else {"edges": EdgeF1(), "area": MaskIou()}
         evaluation = ControlEvaluation(data, metrics, count=settings.count)
         held = evaluation.held_out(settings.count)
-        draws = functools.partial(_draws, pipeline, held.prompts, evaluation, settings)
-        if (key := tuple(held.prompts)) not in without:
-            without[key] = draws(None, held.conditions)
-        wrong = held.conditions[derangement(len(held.conditions))]
-        drawn = {OWN: draws(network, held.conditions), NONE: without[key], WRONG: draws(network, wrong)}
-        for way, sets in drawn.items():
-            rounds = [evaluation.scored(held, {way: images})[way] for images in sets]
+        key, wrong = tuple(held.prompts), held.conditions[derangement(len(held.conditions))]
+        ways = (OWN, network, held.conditions), (NONE, None, held.conditions), (WRONG, network, wrong)
+        for way, by, conditions in ways:
+            images = without.get(key, []) if by is None else []
+            for seed in range(len(images), settings.seeds):
+                how: dict[str, Any] = {"first_seed": seed * settings.count, "strength": settings.strength, "mesh": mesh}
+                images.append(draw(pipeline, held.prompts, by, conditions, evaluation, **how))
+            if by is None:
+                without[key] = images
+            rounds = [evaluation.scored(held, {way: of_seed})[way] for of_seed in images]
             scores = [{score: mean.value for score, mean in means.items()} for means in rounds]
             terminal.say(f"{name} {place} {way}: {scores}")
             yield {"plugin": name, "set": place, "condition": way, "count": len(held.images), "scores": scores}
-
-
-def _draws(
-    pipeline: Pipeline,
-    prompts: list[str],
-    evaluation: ControlEvaluation,
-    settings: Settings,
-    network: control.ControlNetwork | None,
-    conditions: Images,
-) -> list[Images]:
-    """The images of each seed."""
-    options: dict[str, Any] = {"strength": settings.strength, "mesh": make_mesh()}
-    firsts = [seed * settings.count for seed in range(settings.seeds)]
-    return [draw(pipeline, prompts, network, conditions, evaluation, first_seed=first, **options) for first in firsts]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:

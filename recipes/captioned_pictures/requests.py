@@ -2,11 +2,10 @@
 
     python -m recipes.captioned_pictures.requests runs/diffusion_small/weights out/requests
 
-The folder gets `sheet_1.png`, ...: the images of each request side by side, under its number, in random order; and
-`key.json`, the request of each number. `named.png` has the first image of each with its request. Let someone name what
-each number shows who sees the sheets alone, then compare the names with the key: "cup" is right for "cup of coffee",
-"fruit" is wrong for "banana". The list was written before any of its images was drawn. Some requests are held-out
-labels.
+The folder gets `sheet_1.png`, ...: the images of each request under its number, in random order; `key.json`, the
+request of each number; and `named.png`, the first image of each with its request. Let someone who sees the sheets alone
+name what each number shows, then compare with the key: "cup" is right for "cup of coffee", "fruit" is wrong for
+"banana". The list, which has some held-out labels, was written before any of its images was drawn.
 """
 
 import json
@@ -40,19 +39,13 @@ class Settings:
 
     style: str = ""
     """A style behind each request, such as "3d emoji"; none by default."""
-    seeds: int = 4
-    """Images of each request, of the seeds 0, 1, ..."""
+    seeds: int = 4  # Images of each request, of the seeds 0, 1, ..
     steps: int = 20
     guidance: float = 4.0
-    order: int = 0
-    """Seed of the order of the rows."""
+    order: int = 0  # Seed of the order of the rows
 
 
-def main(
-    base: tyro.conf.Positional[str],
-    folder: tyro.conf.Positional[Path],
-    settings: Settings = Settings(),
-) -> None:
+def main(base: tyro.conf.Positional[str], folder: tyro.conf.Positional[Path], settings: Settings = Settings()) -> None:
     """Draw the requests with BASE into FOLDER."""
     check_output_folder(folder)
     order = np.random.default_rng(settings.order).permutation(len(REQUESTS))

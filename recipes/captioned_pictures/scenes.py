@@ -1,33 +1,36 @@
 """Rendered scenes with exact depth and masks: balls and boxes on a ground, for the training of depth plugins.
 
-One ray per pixel is intersected analytically with balls, boxes and the ground:
-
-1. A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward.
-2. Two to six things stand on the ground without touching; each has a shape, a size and a named colour, which give the
-   caption. The ground has a colour and perhaps a pattern, and there is a sky.
-3. Light is the sun (Lambert's cosine, a soft highlight, soft shadows by rays to points of its disc) and the sky (from
-   above, less near the ground). Distant ground fades into the sky's colour.
+A camera at a random height looks down at the middle of the ground, x to the right, y up, z forward. Two to six things
+stand there without touching, each of a shape, a size and a named colour, which give the caption. Light is the sun
+(Lambert's cosine, a soft highlight, soft shadows by rays to points of its disc) and the sky (from above, less near the
+ground). Distant ground fades into the sky's colour.
 
 `depth` is the distance along the camera's axis (not along the ray), in units of about one thing, infinite in the sky:
-`draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of pixel centres, not antialiased;
-colours average a grid of rays per pixel. A scene depends on the generator's state alone.
+`draw_depth(scene.depth, near="low")` is its condition. Depth and masks are those of pixel centres; colours average a
+grid of rays per pixel. A scene depends on the generator's state alone.
+
+A thing meets rays, start + t * direction with unit directions, at t; without a hit in front of the start at infinity.
 
     python -m recipes.captioned_pictures.scenes sheet.png        a sheet of scenes, depth and masks
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import tyro
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from common import terminal
 from common.io.images import contact_sheet, write_image
 from plugins.conditions.depth import draw_depth
-from recipes.captioned_pictures.scene_shapes import Ball, Box, Lengths, Shape, Vector, Vectors, meet, normal_at, unit
 
+Vector = Float[np.ndarray, "3"]
+Vectors = Float[np.ndarray, "n 3"]
+Lengths = Float[np.ndarray, " n"]
+CLOSE = 1e-9  # nearer hits are the surface that the ray starts from
 COLOURS = {  # stored values, sRGB
     "red": (0.84, 0.20, 0.18),
     "orange": (0.95, 0.55, 0.16),
@@ -64,23 +67,117 @@ TRIES = 60  # positions tried for a thing before it is left out
 NAMED = 0.003  # smallest area in the caption, as a share of the picture
 
 
+def unit(vectors: Float[np.ndarray, "*n 3"]) -> Float[np.ndarray, "*n 3"]:
+    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
+
+
+@dataclass(frozen=True)
+class Ball:
+    """Stands at (x, 0, z)."""
+
+    x: float
+    z: float
+    radius: float
+
+    @property
+    def centre(self) -> Vector:
+        return np.array([self.x, self.radius, self.z])
+
+    def meet(self, start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths:
+        """Solves |start + t direction - centre| = radius for the smallest t in front."""
+        to_start = np.broadcast_to(start - self.centre, direction.shape)
+        half = (to_start * direction).sum(-1)
+        inside = half**2 - (to_start**2).sum(-1) + self.radius**2
+        root = np.sqrt(np.maximum(inside, 0))
+        near, far = -half - root, -half + root
+        t = np.where(near > CLOSE, near, far)
+        return np.where((inside >= 0) & (t > CLOSE), t, np.inf)
+
+    def normal(self, place: Vectors) -> Vectors:
+        return unit(place - self.centre)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Stands at (x, 0, z), turned about the vertical."""
+
+    x: float
+    z: float
+    radius: float  # of the circumcircle of its base
+    height: float
+    flat: float  # its depth as a share of its width
+    turn: float  # in radians
+
+    @property
+    def half(self) -> Vector:
+        width = self.radius / np.hypot(1, self.flat)
+        return np.array([width, self.height / 2, width * self.flat])
+
+    @property
+    def centre(self) -> Vector:
+        return np.array([self.x, self.height / 2, self.z])
+
+    @property
+    def axes(self) -> Float[np.ndarray, "3 3"]:
+        c, s = np.cos(self.turn), np.sin(self.turn)
+        return np.array([[c, 0, s], [0, 1, 0], [-s, 0, c]])
+
+    def meet(self, start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths:
+        """Intersection of three slabs: from the last entry to the first exit."""
+        origin, ray = (start - self.centre) @ self.axes.T, direction @ self.axes.T
+        ray = np.where(np.abs(ray) < CLOSE, CLOSE, ray)  # parallel to a slab
+        one, other = (-self.half - origin) / ray, (self.half - origin) / ray
+        enter, leave = np.minimum(one, other).max(-1), np.maximum(one, other).min(-1)
+        t = np.where(enter > CLOSE, enter, leave)
+        return np.where((enter <= leave) & (t > CLOSE), t, np.inf)
+
+    def normal(self, place: Vectors) -> Vectors:
+        """Of the face along whose axis the place is farthest out, in half sides."""
+        local = (place - self.centre) @ self.axes.T
+        face = np.argmax(np.abs(local) / self.half, axis=-1)
+        sign = np.sign(np.take_along_axis(local, face[:, None], axis=-1))
+        return sign * self.axes[face]
+
+
+Shape = Ball | Box
+
+
+def meet_ground(start: Float[np.ndarray, "*n 3"], direction: Vectors) -> Lengths:
+    down = direction[:, 1] < -CLOSE
+    return np.where(down, -start[..., 1] / np.where(down, direction[:, 1], -1), np.inf)
+
+
+def meet(
+    things: Sequence[Shape], start: Float[np.ndarray, "*n 3"], direction: Vectors
+) -> tuple[Lengths, Int[np.ndarray, " n"]]:
+    """Distance of the first surface on each ray, and its thing: -1 the ground, -2 (at infinity) the sky."""
+    distance = meet_ground(start, direction)
+    index = np.where(np.isfinite(distance), -1, -2)
+    for number, thing in enumerate(things):
+        found = thing.meet(start, direction)
+        nearer = found < distance
+        distance, index = np.where(nearer, found, distance), np.where(nearer, number, index)
+    return distance, index
+
+
+def normal_at(things: Sequence[Shape], place: Vectors, of: np.ndarray) -> Vectors:
+    """Surface normals at places on the things with numbers `of` (-1: the ground)."""
+    normal = np.broadcast_to(np.array([0.0, 1, 0]), place.shape).copy()
+    for number, thing in enumerate(things):
+        on = of == number
+        normal[on] = thing.normal(place[on])
+    return normal
+
+
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A picture and what is in it.
+    """A picture and what is in it."""
 
-    Attributes:
-      image: RGB in [0, 1].
-      depth: distance along the camera's axis; infinite in the sky.
-      masks: of the visible parts of the things, in the order of `names`.
-      names: "red ball", "blue box".
-      ground: "sand".
-    """
-
-    image: Float[np.ndarray, "h w 3"]
-    depth: Float[np.ndarray, "h w"]
-    masks: Bool[np.ndarray, "n h w"]
-    names: tuple[str, ...]
-    ground: str
+    image: Float[np.ndarray, "h w 3"]  # RGB in [0, 1]
+    depth: Float[np.ndarray, "h w"]  # distance along the camera's axis; infinite in the sky
+    masks: Bool[np.ndarray, "n h w"]  # of the visible parts of the things, in the order of `names`
+    names: tuple[str, ...]  # "red ball", "blue box"
+    ground: str  # "sand"
 
     @property
     def caption(self) -> str:
@@ -92,43 +189,33 @@ class Scene:
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """The scene before rendering; colours are linear.
-
-    Attributes:
-      things, names, colours: of the objects on the ground.
-      ground, ground_colours: two colours that alternate in squares of `tile`.
-      eye, axes: position of the camera; its right, up and forward. `focal` is in picture heights.
-      sun: direction towards it. horizon, zenith: colours of the sky.
-    """
+    """The scene before rendering; colours are linear."""
 
     things: tuple[Shape, ...]
     names: tuple[str, ...]
     colours: Float[np.ndarray, "n 3"]
     ground: str
-    ground_colours: Float[np.ndarray, "2 3"]
+    ground_colours: Float[np.ndarray, "2 3"]  # that alternate in squares of `tile`
     tile: float
-    eye: Vector
-    axes: Float[np.ndarray, "3 3"]
-    focal: float
-    sun: Vector
-    horizon: Vector
+    eye: Vector  # position of the camera
+    axes: Float[np.ndarray, "3 3"]  # its right, up and forward
+    focal: float  # in picture heights
+    sun: Vector  # direction towards it
+    horizon: Vector  # colours of the sky, as is the next
     zenith: Vector
 
 
 def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
-    """A random scene of `size` = (height, width), or the side of a square. Raises ValueError for an empty size."""
+    """A random scene of `size` = (height, width), or the side of a square."""
     height, width = (size, size) if isinstance(size, int) else size
-    if height < 1 or width < 1:
-        raise ValueError(f"a scene of {width}x{height}; both have to be 1 or more")
     world = draw_world(rng)
     middle = rays(world, height, width, (0.5, 0.5))
     along = middle @ world.axes[2]  # cosine of the angle to the camera's axis
     distance, index = meet(world.things, world.eye, middle)
     offsets = (np.arange(RAYS) + 0.5) / RAYS
     light = np.zeros((height * width, 3))
-    for dy in offsets:
-        for dx in offsets:
-            light += colour(world, rays(world, height, width, (dy, dx))) / RAYS**2
+    for inside in itertools.product(offsets, offsets):
+        light += colour(world, rays(world, height, width, inside)) / RAYS**2
     masks = index[None] == np.arange(len(world.things))[:, None]
     return Scene(
         image=(np.clip(light, 0, 1) ** (1 / GAMMA)).reshape(height, width, 3).astype(np.float32),
@@ -140,7 +227,6 @@ def scene(rng: np.random.Generator, size: tuple[int, int] | int) -> Scene:
 
 
 def draw_world(rng: np.random.Generator) -> World:
-    """Random things, camera and light."""
     things, names, colours = _things(rng)
     ground = str(rng.choice(list(GROUNDS)))
     shade = rng.choice([1.0, 1.0, 0.86])  # two in three grounds are plain
@@ -172,8 +258,7 @@ def _things(rng: np.random.Generator) -> tuple[list[Shape], list[str], list[tupl
     things: list[Shape] = []
     names: list[str] = []
     count = int(rng.integers(2, 7))
-    palette = rng.permutation(list(COLOURS))[:count]
-    for name in palette:
+    for name in rng.permutation(list(COLOURS))[:count]:
         radius = float(rng.uniform(0.4, 0.95))
         for _ in range(TRIES):
             x, z = rng.uniform(-SPREAD, SPREAD, 2)
@@ -201,7 +286,6 @@ def rays(world: World, height: int, width: int, inside: tuple[float, float]) -> 
 
 
 def colour(world: World, direction: Vectors) -> Vectors:
-    """Linear colour seen along rays from the eye."""
     distance, index = meet(world.things, world.eye, direction)
     up = np.clip(direction[:, 1:2] * 2.2, 0, 1) ** 0.7
     sky = world.horizon * (1 - up) + world.zenith * up
@@ -235,7 +319,6 @@ def _unshaded(world: World, place: Vectors, normal: Vectors) -> Lengths:
 
 
 def sheet(seed: int, count: int, side: int) -> Float[np.ndarray, "h w 3"]:
-    """Captioned scenes with their depth and masks."""
     pictures, labels = [], []
     for number in range(count):
         made = scene(np.random.default_rng([seed, number]), side)

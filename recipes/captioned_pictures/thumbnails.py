@@ -38,10 +38,8 @@ def straight(text: str) -> str:
 
 
 def decode(content: bytes, size: int, trim: bool) -> UInt8[np.ndarray, "size size 3"] | None:
-    """An image file in memory as a thumbnail; `trim`: crop to the drawing and centre it.
-
-    None when it has more than MAX_PIXELS, cannot be read, or is empty or smaller than LEAST_INK when trimmed.
-    """
+    """An image file in memory as a thumbnail; `trim`: crop to the drawing and centre it. None when it has more than
+    MAX_PIXELS, cannot be read, or is empty or smaller than LEAST_INK when trimmed."""
     try:
         width, height = image_size(content)
         image = read_image(content) if width * height <= MAX_PIXELS else None

@@ -1,14 +1,9 @@
 """Trains a small vocabulary in CLIP's format: byte-pair encoding (Sennrich et al., 2016, section 3.2).
 
 A word is a sequence of bytes, the last one marked `</w>`. The most frequent pair of neighbours becomes a token, of
-equally frequent pairs the alphabetically first, until the vocabulary is full. Token ids: the 256 bytes, the 256 bytes
-at a word's end, the merges in order, start, end: as in CLIP, so `Tokenizer` reads the files.
-
-Most of CLIP's 49,408 tokens never occur in a few thousand captions; all of these 2,048 do, with an embedding of a 24th
-of the size. Unseen words are spelled in bytes.
-
-`tokenizers.trainers.BpeTrainer` breaks ties by token id, not alphabetically, and so learns another vocabulary than that
-of the shipped base.
+equally frequent pairs the alphabetically first (`tokenizers.trainers.BpeTrainer` takes another), until the vocabulary
+is full. Token ids: the 256 bytes, the 256 bytes at a word's end, the merges in order, start, end: as in CLIP, so
+`Tokenizer` reads the files. Most of CLIP's 49,408 tokens never occur in a few thousand captions; all of these 2,048 do.
 """
 
 import itertools
@@ -16,16 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from common.io.clip_tokenizer import (
-    BYTE_CHARACTERS,
-    END,
-    NORMALIZER,
-    PRE_TOKENIZER,
-    START,
-    WORD_END,
-    Merges,
-    Tokenizer,
-)
+from common.io.clip_tokenizer import BYTE_CHARACTERS, END, NORMALIZER, PRE_TOKENIZER, START, WORD_END, Merges, Tokenizer
 
 SMALLEST = 2 * 256 + 2  # bytes, bytes at a word's end, start, end
 MIN_COUNT = 2  # of a merged pair
@@ -33,11 +19,7 @@ Pair = tuple[str, str]
 
 
 def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merges]:
-    """(vocabulary, merges) of at most `size` tokens; fewer when no further pair occurs twice.
-
-    Raises ValueError for a size below 514."""
-    if size < SMALLEST:
-        raise ValueError(f"size {size} leaves no room for the bytes: give {SMALLEST} or more")
+    """(vocabulary, merges) of at most `size` tokens, `SMALLEST` or more; fewer when no further pair occurs twice."""
     words = (PRE_TOKENIZER.pre_tokenize_str(NORMALIZER.normalize_str(text)) for text in captions)
     counts = Counter((*word[:-1], word[-1] + WORD_END) for found in words for word, _ in found)
     tokens = dict.fromkeys([*BYTE_CHARACTERS, *(character + WORD_END for character in BYTE_CHARACTERS)])
@@ -51,7 +33,6 @@ def train_bpe(captions: Iterable[str], size: int) -> tuple[dict[str, int], Merge
 
 
 def write_tokenizer(folder: str | Path, vocab: Mapping[str, int], merges: Merges) -> None:
-    """Writes the files of a CLIP tokenizer into a new folder."""
     Path(folder).mkdir(parents=True)
     Tokenizer(vocab, merges).save(Path(folder), 77)
 

@@ -2,12 +2,10 @@
 
     augment(flag, size, rng)      uint8 [48 64 3] -> float32 [s s 3], RGB in [0, 1]
 
-Rotation up to 15 degrees, perspective, waves, aspect (flags are 4:3 here; in the world from square to 2:1), position
-and size (a part may be outside the picture), light, contrast, tint, blur and noise, on a grey gradient. One picture in
-five is filled by the flag, like a flag in a file.
-
-Sampling is inverse: a homography plus waves maps each pixel of the picture to a position on the flag, and one
-`cv2.remap` reads it. Items show the whole flag as a square (`reveal.processing.item_arrays`).
+Rotation, perspective, waves, aspect (flags are 4:3 here; in the world from square to 2:1), position and size (a part
+may be outside the picture), light, contrast, tint, blur and noise, on a grey gradient. One picture in five is filled by
+the flag. Sampling is inverse: a homography plus waves maps each pixel to a position on the flag, and `cv2.remap` reads
+it.
 """
 
 import functools
@@ -45,7 +43,6 @@ def augment(flag: UInt8[np.ndarray, "fh fw 3"], size: int, rng: np.random.Genera
 
 
 def blank_image(size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """The image of a question that contains the name."""
     return np.full((size, size, 3), BLANK, np.float32)
 
 
@@ -132,13 +129,11 @@ def photograph(
     cut: bool = False,
 ) -> Float[np.ndarray, "s s 3"]:
     """A drawing with alpha before a photograph (None: before one colour), as a camera or a web page might show it.
-
     `scale` is the range of its width by the picture's; a share `full` of the pictures is filled; `plain` flags are
     inside the picture, in their own proportions and outline; of `cut` ones at most `VISIBLE[1]` of the width or height
     is inside. Beyond what `augment` does: proportions between the drawing's own and any of `ASPECT`, an outline that
     the drawing does not have (rounded corners, a disc), gloss, JPEG, and photographs with permuted channels. Drawn at
-    twice the size and averaged down, so that thin things stay.
-    """
+    twice the size and averaged down, so that thin things stay."""
     side = 2 * size
     filled = rng.random() < full and not cut
     shown = np.ascontiguousarray(drawing)
@@ -225,7 +220,6 @@ def _behind(
 
 
 def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Blur and noise."""
     if (blur := rng.uniform(0, BLUR)) > 0.3:
         picture = cv2.GaussianBlur(picture, (0, 0), blur)
     start = int(rng.integers(GRAINS))
@@ -234,7 +228,6 @@ def _lens(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Floa
 
 
 def _camera(picture: Float[np.ndarray, "s s 3"], rng: np.random.Generator) -> Float[np.ndarray, "s s 3"]:
-    """Blur, noise and JPEG."""
     picture = _lens(picture, rng)
     if rng.random() < 0.3:
         coded = cv2.imencode(".jpg", (255 * picture[..., ::-1]).astype(np.uint8), [1, int(rng.uniform(25, 95))])[1]

@@ -2,12 +2,11 @@
 
     python -m recipes.countries.calibrate out/shipped
 
-Asked are questions about training countries, none of which a test asks about: flags of the training's icon sets as
-files and before pictures of `scenery.py` that the tower has not learnt from, and names, in the wordings of training;
-and some 1,285 without an answer (`wordings.unanswerable`, names that nobody has, such pictures without a flag). Which
-answers were right, `reveal.processing.doubt.fit` learns from the numbers that every answer comes with; `fit_probe`
-learns the wordings apart from what no item answers. The threshold, if none is given, doubts `LOST` of the right answers
-here; the tower has seen these flags, so others are answered less surely.
+Asked are questions about training countries, in the wordings of training: flags of the training's icon sets as files
+and before pictures of `scenery.py` that the tower has not learnt from, and names; and some 1,285 without an answer
+(`wordings.unanswerable`, names that nobody has, such pictures without a flag). `reveal.processing.doubt.fit` learns
+which answers were right, `fit_probe` the wordings apart from what no item answers. The threshold, if none is given,
+doubts `LOST` of the right answers here; the tower has seen these flags, so others are answered less surely.
 """
 
 import dataclasses
@@ -48,9 +47,8 @@ KNOWN, STRANGE = 6, 4000  # for the probe: draws of each wording, and of questio
 
 
 def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | None = None) -> tuple[Doubt, float]:
-    """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions.
-
-    Raises OSError, ValueError for weights or data that are not there."""
+    """Rewrites the weights in `folder`; returns doubt, and its calibration error on the same questions. Raises OSError,
+    ValueError for weights or data that are not there."""
     file = weights.file_of(folder)
     model, header = weights.load_with_metadata(file)
     data, rng = pairs.world, np.random.default_rng([seed, 3])
@@ -60,15 +58,19 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
         reader = Reader(model, read_item=data.read_item)
         reader.build(Path(scratch) / "memory", data.memory_items(), data.sources)
         output = evaluation.ask(reader, texts, pictures, VIEWS)
-    right = np.zeros(len(texts), bool)
     answerable = output._replace(tokens=output.tokens[: len(subjects)])
-    right[: len(subjects)] = evaluation.correct(answerable, subjects, relations)
+    right = np.pad(evaluation.correct(answerable, subjects, relations), (0, len(texts) - len(subjects)))
     written = np.array([bool(data.vocabulary.decode(tokens)) for tokens in output.tokens])
     names = [data.atlas.countries[country].name for country in pairs.real_flags]
     texts = [text for relation in RELATIONS for text in wordings.every(relation)] * KNOWN
     known = sorted({text.format(pick(names, rng)) for text in texts})
     strange = sorted({wordings.unanswerable(rng) for _ in range(STRANGE)})
-    probe = fit_probe(*(text_means(model, data, texts) for texts in (known, strange)))
+
+    def text_means(texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
+        tokens = np.stack([data.question_tokens(text) for text in texts])
+        return np.asarray(text_mean(nnx.jit(Reveal.encode_query)(model, tokens), tokens.shape[1]))
+
+    probe = fit_probe(text_means(known), text_means(strange))
     doubt = fit(Signals(*(values[written] for values in output.signals())), right[written], probe, LOST)
     doubt = doubt if threshold is None else dataclasses.replace(doubt, threshold=threshold)
     processor = {**header.metadata["processor"], "views": dataclasses.asdict(VIEWS), "doubt": doubt.as_json()}
@@ -76,13 +78,6 @@ def calibrate(folder: Path, pairs: FlagPairs, seed: int = 0, threshold: float | 
     params = nnx.to_pure_dict(nnx.state(model))
     weights.save(file, params, model.config, metadata=metadata, dtype="float16", overwrite=True)
     return doubt, calibration_error(evaluation.probability(doubt, output), right)
-
-
-def text_means(model: Reveal, data: CountriesConfig, texts: Sequence[str]) -> Float[np.ndarray, "n d"]:
-    """Of questions, as `reveal.reader.text_mean`."""
-    tokens = np.stack([data.question_tokens(text) for text in texts])
-    states = nnx.jit(Reveal.encode_query)(model, tokens)
-    return np.asarray(text_mean(states, tokens.shape[1]))
 
 
 def asked(pairs: FlagPairs, rng: np.random.Generator) -> tuple[list[Picture | None], list[str], list[int], list[str]]:

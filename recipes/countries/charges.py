@@ -92,7 +92,6 @@ def crescent(canvas: Canvas, rng: np.random.Generator, centre: Point, radius: Le
 
 
 def sun(canvas: Canvas, rng: np.random.Generator, centre: Point, radius: Length, colours: Colours) -> None:
-    """Rays around a disc."""
     rays = int(rng.integers(8, 25))
     fill(canvas, star_points(centre, radius, rays, rng.uniform(0.55, 0.75)), colours[0])
     circle(canvas, centre, radius * 0.55, colours[1] if rng.random() < 0.4 else colours[0])

@@ -5,82 +5,142 @@ real countries, the held-out ones too, and the invented ones. An epoch has the q
 `repeats` times, and those about the invented ones once.
 
 **Permutation.** The memory is fixed, so facts cannot be drawn anew for each batch, but their spelling can: otherwise
-25,000 questions, each seen a hundred times and more, would be memorised. `permutation` permutes the SentencePiece
-tokens that occur in names and facts only (in no phrasing; no digits, no punctuation), word-initial tokens among
-themselves. In one batch Chad is "Zomtu" in questions, items and answers. What is left to learn is to compare and to
-copy, and every token is copied everywhere.
-
-The second stage needs `shuffle: 0`: it searches among keys of the original spelling. It is short, and starts from a
-network that has learnt to read.
+25,000 questions, each seen a hundred times, would be memorised. `permutation` permutes the SentencePiece tokens that
+occur in names and facts only (in no phrasing; no digits, no punctuation), word-initial tokens among themselves. In one
+batch Chad is "Zomtu" in questions, items and answers: what is left to learn is to compare and to copy. The second stage
+needs `shuffle: 0`: it searches among keys of the original spelling.
 """
 
 import functools
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from common.checked import NotNegative, Positive, Share, whole
 from recipes.countries import augmentation, drawing, invented, phrases
-from recipes.countries.facts import EVALUATION, INVENTED, RELATIONS, Atlas
-from recipes.countries.items import HardNegatives, items_about
-from recipes.countries.phrases import BY_FLAG, KIND_OF, QUESTIONS, SOURCE_OF_KIND, SOURCES, fixed_texts, item_id
+from recipes.countries.facts import EVALUATION, INVENTED, ITEMS, RELATIONS, Atlas, nearest
+from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, KIND_OF, SOURCES, item_id
 from recipes.questions import Example, Questions
 from reveal import pretrained
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
 from reveal.processing.processor import network_input, prompted
+from reveal.training.own_batches import ItemArrays, arrays_of
 
 TOKENIZER = pretrained.DATA / "spiece.model"  # trained by recipes.countries.pieces
 WORD_START = "\u2581"
 ASKED_BY_FLAG = np.array([relation in BY_FLAG for relation in RELATIONS])
+NEIGHBOURS = 16  # similar countries from which hard negatives are drawn
+BINS = 2048  # of the hashed trigrams of a name
+
+
+def items_about(atlas: Atlas, about: Iterable[int | np.integer]) -> list[Item]:
+    """The items of all sources about some countries, sorted by id; pictures are the stored flags.
+
+    The phrasing depends on the atlas's seed and the item's id alone, so an edit changes only the fact."""
+    items = []
+    for country in about:
+        for kind, name in enumerate(ITEM_KINDS):
+            number = int(item_id(country, kind))
+            rng = np.random.default_rng([atlas.seed, ITEMS, number])
+            text = phrases.item_text(atlas.countries[country].facts, kind, rng)
+            picture = atlas.flags[country] if name in ("passage", "caption", "vqa") else None
+            if text:
+                items.append(Item(SOURCES[phrases.SOURCE_OF_KIND[kind]], {"text": text}, picture, number))
+    return items
+
+
+@dataclass(frozen=True, eq=False)
+class HardNegatives:
+    """Items that are likely to be retrieved by mistake. Held-out countries have none of them: they would only ever be
+    negatives, and their keys would be pushed away from all questions."""
+
+    atlas: Atlas
+
+    def sample(
+        self, country: int, relation: str, own: int, near: int, rng: np.random.Generator
+    ) -> Int[np.ndarray, " h"]:
+        """Ids of `own` + `near` items: other items of the country, then items of the same kind about countries with a
+        similar flag, or a similar name if the question contains the name. Random ones of the kind fill up."""
+        kind = KIND_OF[relation]
+        others = [other for other in range(len(ITEM_KINDS)) if other != kind and self.exists[country, other]]
+        first = item_id(country, rng.permutation(others)[:own].astype(np.int64))
+        table = self.similar_flags if relation in BY_FLAG else self.similar_names
+        similar = rng.permutation(table[country])
+        random = rng.choice(self.candidates, own + near, replace=False)
+        countries = np.concatenate([similar[self.exists[similar, kind]], random[self.exists[random, kind]]])
+        countries = list(dict.fromkeys(countries[countries != country].tolist()))
+        return np.concatenate([first, item_id(np.array(countries, np.int64), kind)])[: own + near].astype(np.int32)
+
+    @functools.cached_property
+    def exists(self) -> Bool[np.ndarray, "n kinds"]:
+        """Which items exist: those with a known relation."""
+        kinds = [[relation for relation in RELATIONS if KIND_OF[relation] == kind] for kind in range(len(ITEM_KINDS))]
+        countries = self.atlas.countries
+        return np.array([[any(country.facts[r] for r in kind) for kind in kinds] for country in countries])
+
+    @functools.cached_property
+    def candidates(self) -> Int[np.ndarray, " m"]:
+        return np.concatenate([self.atlas.splits["train"], self.atlas.splits["invented"]])
+
+    @functools.cached_property
+    def similar_flags(self) -> Int[np.ndarray, "n near"]:
+        return self._neighbours(self.atlas.grid_colours.reshape(len(self.exists), -1))
+
+    @functools.cached_property
+    def similar_names(self) -> Int[np.ndarray, "n near"]:
+        return self._neighbours(trigrams([country.name for country in self.atlas.countries]))
+
+    def _neighbours(self, vectors: Float[np.ndarray, "n d"]) -> Int[np.ndarray, "n near"]:
+        """Among `candidates`; the rows of held-out countries are unused."""
+        table = np.zeros((len(vectors), min(NEIGHBOURS, len(self.candidates) - 1)), np.int64)
+        table[self.candidates] = self.candidates[nearest(vectors[self.candidates], table.shape[1])]
+        return table
+
+
+def trigrams(names: Iterable[str]) -> Float[np.ndarray, "n bins"]:
+    """Hashed counts of letter trigrams, as unit vectors."""
+    rows = []
+    for name in names:
+        row, padded = np.zeros(BINS, np.float32), f"  {name.lower()} "
+        for start in range(len(padded) - 2):
+            row[zlib.crc32(padded[start : start + 3].encode()) % BINS] += 1
+        rows.append(row / np.linalg.norm(row))
+    return np.stack(rows)
 
 
 @dataclass(frozen=True)
 class CountriesConfig(Questions):
-    """Flags and countries, and the questions about them.
-
-    Attributes:
-      seed: of the split and of what is invented; the stream has a seed of its own.
-      folder: files of `fetch.py`; None: those of the repository.
-      tokenizer: a SentencePiece model; None: the shipped one.
-      sources: names, in the order of the network's gate.
-      size: side of the pictures, 16 or more.
-      held_out: real countries that training does not ask about.
-      invented: number of invented countries.
-      repeats: how often a real country's questions come per epoch.
-      own: hard negatives about the same country. near: about similar countries.
-      text_length, item_length, answer_length: tokens of a question, an item, and an answer with its end.
-    """
+    """Flags and countries, and the questions about them; `seed` is of the split and of what is invented."""
 
     relations = RELATIONS
     source_of = phrases.SOURCE_OF
     evaluation_stream = EVALUATION
 
-    folder: str | None = None
-    tokenizer: str | None = None
-    sources: Sequence[str] = SOURCES
-    size: Annotated[int, whole(16)] = 48
-    held_out: int = 50
-    invented: NotNegative = 4000
-    repeats: Positive = 8
-    own: NotNegative = 1
-    near: NotNegative = 2
+    folder: str | None = None  # files of `fetch.py`; None: those of the repository
+    tokenizer: str | None = None  # a SentencePiece model; None: the shipped one
+    sources: Sequence[str] = SOURCES  # names, in the order of the network's gate
+    size: Annotated[int, whole(16)] = 48  # side of the pictures
+    held_out: int = 50  # real countries that training does not ask about
+    invented: NotNegative = 4000  # number of invented countries
+    repeats: Positive = 8  # how often a real country's questions come per epoch
+    own: NotNegative = 1  # hard negatives about the same country
+    near: NotNegative = 2  # about similar countries
     shuffle: Share = 0.5
-    text_length: Positive = 28
+    text_length: Positive = 28  # tokens of a question
     item_length: Positive = 40
-    answer_length: Annotated[int, whole(2)] = 12
+    answer_length: Annotated[int, whole(2)] = 12  # with the end
 
     def rules(self):
         yield self.sources == SOURCES, f"sources are {', '.join(SOURCES)}"
 
     def processor(self) -> dict[str, Any]:
-        """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""
         return {
             "item_length": self.item_length,
             "question_length": self.text_length,
@@ -101,20 +161,17 @@ class CountriesConfig(Questions):
 
     @functools.cached_property
     def vocabulary(self) -> Any:
-        """A `Tokenizer`, opened on first use."""
-        return Later(lambda: tokenizers.load(self.tokenizer or TOKENIZER))
+        return tokenizers.load(self.tokenizer or TOKENIZER)
 
     @functools.cached_property
-    def items(self) -> Any:
-        """The memory during training, `ItemArrays`: all countries."""
-        return Later(lambda: _items(self))
+    def items(self) -> ItemArrays:
+        return _items(self)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, atlas: Atlas | None = None) -> list[Item]:
         """Items about some countries (default: all real ones) with the facts of `atlas` (default: the true ones)."""
         return items_about(atlas or self.atlas, range(self.atlas.real) if about is None else about)
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
-        """Items as `Reveal.encode_item` takes them."""
         return network_input(items, self.vocabulary, self.item_length, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:
@@ -136,7 +193,7 @@ class CountriesConfig(Questions):
     def ask(self, question: int, rng: np.random.Generator, facts: Atlas | None = None) -> Example:
         country, relation = self.subject_and_relation(question)
         number, kind, name = RELATIONS.index(relation), KIND_OF[relation], self.atlas.countries[country].name
-        text = QUESTIONS[relation][rng.integers(len(QUESTIONS[relation]))].format(name)
+        text = phrases.QUESTIONS[relation][rng.integers(len(phrases.QUESTIONS[relation]))].format(name)
         if relation in BY_FLAG:
             image = augmentation.augment(self.atlas.flags[country], self.size, rng)
         else:
@@ -147,7 +204,7 @@ class CountriesConfig(Questions):
             "tokens": self.question_tokens(text),
             "answer": answer if facts is None else self.answer_tokens(self.right_answers(question, facts)[0]),
             "relation": np.int32(number),
-            "source": np.int32(SOURCE_OF_KIND[kind]),
+            "source": np.int32(phrases.SOURCE_OF_KIND[kind]),
             "gold": np.int32(item_id(country, kind)),
             "id": np.int64(question),
         }
@@ -200,7 +257,7 @@ class CountriesConfig(Questions):
     def permuted_tokens(self) -> list[Int[np.ndarray, " m"]]:
         """Two groups, each permuted within itself: tokens of letters that are in no phrasing, inside a word and
         word-initial."""
-        fixed = set(np.concatenate([self.vocabulary.encode(prompted(text), 99) for text in fixed_texts()]).tolist())
+        fixed = {int(n) for text in phrases.fixed_texts() for n in self.vocabulary.encode(prompted(text), 99)}
         spellings = {number: self.vocabulary.spelling(number) for number in range(self.vocabulary.pieces)}
         free = {n: text for n, text in spellings.items() if n not in fixed and text.removeprefix(WORD_START).isalpha()}
         initial = np.array([text.startswith(WORD_START) for text in free.values()])

@@ -2,11 +2,10 @@
 
     flags(count, seed)      uint8 [n 48 64 3], RGB
 
-A flag has a ground (bands, stripes, crosses, halves, quarters, rays, a border, ...), possibly a figure at the hoist (a
-triangle, a bar, a canton with a ground of its own), possibly charges (`charges.py`), and colours that flags have. Each
-of these four parts has a seed of its own. A third of all flags are siblings: they share all seeds but one with an
-earlier flag, like Chad and Romania, the Nordic crosses, or the flags with a Union canton. So every flag has similar
-ones. Flag i depends on seed and i alone.
+A flag has a ground (bands, crosses, rays, ...), possibly a figure at the hoist, possibly charges (`charges.py`), and
+colours that flags have. Each of these four parts has a seed of its own. A third of all flags are siblings: they share
+all seeds but one with an earlier flag, like Chad and Romania, the Nordic crosses, or the flags with a Union canton.
+Flag i depends on seed and i alone.
 
     python -m recipes.countries.drawing sheet.png        invented flags, then real ones as questions show them
 """
@@ -67,7 +66,6 @@ def seeds(seed: int, number: int) -> tuple[tuple[int, ...], ...]:
 
 
 def flag(part_seeds: Sequence[Sequence[int]]) -> UInt8[np.ndarray, "48 64 3"]:
-    """The flag with these `seeds`."""
     ground, colours, hoist, charge = (np.random.default_rng(list(seed)) for seed in part_seeds)
     palette = pick_colours(colours)
     canvas = np.zeros((OVERSAMPLED * HEIGHT, OVERSAMPLED * WIDTH, 3), np.uint8)
@@ -227,7 +225,6 @@ def draw_charges(canvas: Canvas, rng: np.random.Generator, colours: Colours, hoi
 
 
 def sheet(count: int = 160, seed: int = 0, size: int = 64) -> Float[np.ndarray, "h w 3"]:
-    """Invented flags, then as many augmented real ones."""
     real = Atlas.create().flags
     rngs = [np.random.default_rng([seed, number]) for number in range(count)]
     augmented = [augment(real[number * 7 % len(real)], size, rng) for number, rng in enumerate(rngs)]

@@ -2,23 +2,10 @@
 
     python -m recipes.countries.drawings data/flag_drawings
 
-| set | package | licence | drawings |
-| --- | --- | --- | --- |
-| flag-icons, flag-icons-square | flag-icons 7.5.0 | MIT | 4:3 and 1:1 |
-| wikimedia | svg-country-flags 1.2.10 | public domain | in each flag's own proportions |
-| circle | @iconify-json/circle-flags 1.2.11 | MIT | discs |
-| flagpack | @iconify-json/flagpack 1.2.8 | MIT | 4:3, simplified for small sizes |
-| coreui | @iconify-json/cif 1.2.7 | CC0-1.0 | 3:2 and others, 199 flags |
-| flagkit | flagkit-web 0.0.3 | MIT | 7:5, rounded, with gloss |
-| twemoji | @iconify-json/twemoji 1.2.5 | CC-BY-4.0 | emoji |
-| emojione | @iconify-json/emojione 1.2.3 | CC-BY-4.0 | emoji, discs |
-| country-flag-icons | country-flag-icons 1.6.20 | MIT | 3:2; **test only** |
-| noto | emoji-datasource-google 16.0.0 | Apache-2.0 | emoji, in the wind; **test only** |
-| openmoji | @iconify-json/openmoji 1.2.29 | CC-BY-SA-4.0 | emoji, with an outline; **test only** |
-
-Nothing of the last three is ever shown to a network in training. A set is written as NAME.webp: all countries of
-`data/countries.json` in its order, each cut to what is not transparent, stretched to 96 x 72 pixels, with alpha;
-`drawings.json` has the aspect of each, 0 where the set has no such flag, and the origin of the files.
+Sets are rectangles of several proportions, discs, rounded icons with gloss, and emoji. Nothing of the three that are
+held out is ever shown to a network in training. A set is written as NAME.webp: all countries of `data/countries.json`
+in its order, each cut to what is not transparent, stretched to 96 x 72 pixels, with alpha; `drawings.json` has the
+aspect of each, 0 where the set has no such flag, and the origin of the files.
 """
 
 import json
@@ -140,15 +127,10 @@ def draw(icon_set: IconSet, codes: Sequence[str], files: Mapping[str, bytes], na
     icons = json.loads(files[ICONS]) if icon_set.path == ICONS else None
     pictures, aspects = np.zeros((len(codes), HEIGHT, WIDTH, 4), np.uint8), np.zeros(len(codes), np.float32)
     for number, code in enumerate(codes):
-        if icons is None:
-            content = files.get(place(icon_set.path, code))
-        else:
-            name = names.get(emoji_of(code), "")
-            if icon_set.name in ("circle", "flagpack", "coreui"):
-                name = code.lower()
-            elif icon_set.name == "emojione":
-                name = name.replace("flag-", "flag-for-", 1)
-            content = icon(icons, name)
+        name = code.lower() if icon_set.name in ("circle", "flagpack", "coreui") else names.get(emoji_of(code), "")
+        if icon_set.name == "emojione":
+            name = name.replace("flag-", "flag-for-", 1)
+        content = files.get(place(icon_set.path, code)) if icons is None else icon(icons, name)
         if content:
             png = content if content.startswith(b"\x89PNG") else render(content, RENDERED)
             pictures[number], aspects[number] = cut(png)
@@ -168,9 +150,7 @@ def icon(icons: Mapping[str, Any], name: str) -> bytes | None:
 
 def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
     """What is not transparent, RGBA, and its aspect."""
-    pixels = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
-    if pixels is None or pixels.ndim != 3:
-        raise ValueError("a drawing is no picture in colours")
+    pixels: Any = cv2.imdecode(np.frombuffer(png, np.uint8), cv2.IMREAD_UNCHANGED)
     if pixels.shape[-1] == 3:
         pixels = np.dstack([pixels, np.full(pixels.shape[:2], 255, np.uint8)])
     rows, columns = (np.flatnonzero((pixels[..., 3] > OPAQUE).any(axis)) for axis in (1, 0))
@@ -183,13 +163,10 @@ def cut(png: bytes) -> tuple[UInt8[np.ndarray, "72 96 4"], float]:
 
 
 def load(folder: str | Path, name: str) -> Drawings:
-    """A set that `fetch_drawings` wrote. Raises OSError, and ValueError for an unknown set."""
-    index = json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"]
-    if name not in index:
-        raise ValueError(f"{folder} has no drawings {name!r}: choose {', '.join(index)}")
+    """A set that `fetch_drawings` wrote. Raises OSError."""
+    aspects = np.array(json.loads(require_file(Path(folder) / INDEX).read_text("utf-8"))["aspects"][name], np.float32)
     with Image.open(require_file(Path(folder) / f"{name}.webp")) as image:
         pixels = np.asarray(image.convert("RGBA"))
-    aspects = np.array(index[name], np.float32)
     return Drawings(fetch.unstack_flags(pixels, len(aspects), (WIDTH, HEIGHT), COLUMNS), aspects)
 
 

@@ -4,8 +4,8 @@
     python -m recipes.countries.scenery data/flag_scenery
     python eval.py experiment=countries_joint evaluation=countries_drawn weights=reveal/weights/countries
 
-All flags are of held-out countries, whose questions no training has asked, and the memory shows them in one drawing
-(`flag-icons`). Icon sets and photographs are those that no training has seen, but for `bundled`.
+All flags are of held-out countries, which the memory shows in one drawing (`flag-icons`). Icon sets and photographs are
+those that no training has seen, but for `bundled`.
 
 | row | the question shows |
 | --- | --- |
@@ -16,16 +16,14 @@ All flags are of held-out countries, whose questions no training has asked, and 
 | other wordings | `bundled`, asked as in `wordings.TEST_QUESTIONS` |
 | two hops | languages and currency of `bundled` |
 | edited, wording N | a fact of each item changed, 1 as training words it, 2 and 3 anew; old facts: the former answers |
-| deleted | `bundled`, when all items about the country are deleted |
-| no memory | `bundled`, without items |
+| deleted, no memory | `bundled`, when all items about the country are deleted, and without items |
 
 `nearest pixels`: the country whose flag in the memory is nearest by 16 x 12 raw pixels, and its facts; `in views` among
 all views of the picture that the network may choose from. Both know the facts by heart: only their eyes are compared.
 
-**Doubt.** `photographs`: 200 that show no flag, asked for a name, region, capital, area or neighbour. `unanswerable`:
-100 questions about held-out flags (`wordings.unanswerable_for_tests`). An answer is doubted below the threshold that
-the weights carry. Of two hops the second question alone is counted (`second hop`). The calibration error compares
-probability and share of right answers in ten equal groups, over all of the rows above them and these two.
+**Doubt.** `photographs`: 200 that show no flag. `unanswerable`: 100 questions about held-out flags. An answer is
+doubted below the threshold that the weights carry. Of two hops the second question alone is counted (`second hop`). The
+calibration error is over all of these rows.
 """
 
 import dataclasses
@@ -53,6 +51,7 @@ from recipes.memory_evaluation import Scores
 from reveal.assistant import BEAMS
 from reveal.metrics.calibration import calibration_error, reliability
 from reveal.metrics.retrieval import mrr, recall_at_k
+from reveal.metrics.vqa import group_means
 from reveal.network import weights as files
 from reveal.network.generator import Decoding
 from reveal.processing.doubt import Doubt
@@ -121,10 +120,8 @@ class DrawnEvaluation(Evaluation):
         grounds = self.without_flag[: scenery.BACKGROUNDS]
         for number, country in enumerate(self.data.atlas.held_out.tolist()):
             rng = np.random.default_rng([self.seed, round(100 * share), country])
-            ground = grounds[(7 * number) % len(grounds)]
-            aspect = float(found.aspects[country])
-            made = photograph(found.pictures[country], aspect, ground, SIDE, rng, (share, share), 0.0, plain=True)
-            pictures.append(to_uint8(made))
+            flag, ground = (found.pictures[country], float(found.aspects[country])), grounds[7 * number % len(grounds)]
+            pictures.append(to_uint8(photograph(*flag, ground, SIDE, rng, (share, share), 0.0, plain=True)))
         return pictures
 
     @functools.cached_property
@@ -216,13 +213,8 @@ class DrawnEvaluation(Evaluation):
         return table, measured
 
     def scores(self, asked: Asked, retrieved: bool = True) -> Scores:
-        kinds = np.array(asked.relations)
-        scores = {"accuracy": float(asked.right.mean())}
-        scores |= {
-            relation: float(asked.right[kinds == relation].mean())
-            for relation in RELATIONS
-            if (kinds == relation).any()
-        }
+        means = group_means(asked.right.tolist(), [[relation] for relation in asked.relations])
+        scores = {"accuracy": float(asked.right.mean())} | {name: means[name] for name in RELATIONS if name in means}
         if retrieved:
             gold = np.array([[item_id(c, KIND_OF[r])] for c, r in zip(asked.subjects, asked.relations, strict=True)])
             ids = asked.output.retrieved.ids
@@ -233,16 +225,14 @@ class DrawnEvaluation(Evaluation):
     def nearest(self, asked: Asked, pictures: Sequence[Sequence[Picture]]) -> float:
         """Accuracy of the facts of the country with the nearest flag by 16 x 12 pixels, in the best view."""
         stored = self.data.atlas.grid_colours[: self.data.atlas.real].reshape(self.data.atlas.real, -1)
-        found = []
+        atlas, found = self.data.atlas, []
         for views in pictures:
             small = grid_colours(np.stack([cv2.resize(v, (192, 144), interpolation=cv2.INTER_AREA) for v in views]))
             distance = np.square(small.reshape(len(views), 1, -1) - stored).sum(-1)
             found.append(int(distance.min(0).argmin()))
-        atlas, right = self.data.atlas, []
-        for subject, relation, index in zip(asked.subjects, asked.relations, asked.pictures, strict=True):
-            said = atlas.answers(found[index], relation)[:1]
-            right.append(bool(said) and said[0] in atlas.answers(subject, relation))
-        return float(np.mean(right))
+        rows = zip(asked.subjects, asked.relations, asked.pictures, strict=True)
+        said = [({*atlas.answers(found[index], what)[:1]}, {*atlas.answers(who, what)}) for who, what, index in rows]
+        return float(np.mean([bool(one & right) for one, right in said]))
 
     def second_hops(self, reader: Reader, pictures: Sequence[Picture], views: Views) -> Asked:
         """Questions about the name that was answered about each flag."""
@@ -316,30 +306,24 @@ class DrawnEvaluation(Evaluation):
         right = {name: asked.right for name, asked in answered.items()}
         for name, found in (("photographs", unrelated), ("unanswerable", unanswerable)):
             probability[name], right[name] = self.probability(doubt, found), np.zeros(len(found.tokens), bool)
-        rows, numbers = [], {}
-        for name, values in probability.items():
-            doubted = values < doubt.threshold
-            of_right = float(doubted[right[name]].mean()) if right[name].any() else None
-            numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": of_right}
-            lost = "" if of_right is None else f"{100 * of_right:.1f}"
-            rows.append([name, f"{len(values)}", f"{100 * doubted.mean():.1f}", lost])
         p, r = (np.concatenate(list(parts.values())) for parts in (probability, right))
-        error, of_right = calibration_error(p, r), float((p[r] < doubt.threshold).mean())
-        measured = {"calibration_error": error, "right_doubted": of_right, "threshold": doubt.threshold}
-        numbers["all"] = {"questions": len(p), **measured}
+        rows, numbers, error = [], {}, calibration_error(p, r)
+        for name, values in (probability | {"all": p}).items():
+            doubted, chosen = values < doubt.threshold, (right | {"all": r})[name]
+            lost = float(doubted[chosen].mean()) if chosen.any() else None
+            numbers[name] = {"questions": len(values), "doubted": float(doubted.mean()), "right_doubted": lost}
+            cells = [f"{100 * doubted.mean():.1f}", "" if lost is None else f"{100 * lost:.1f}"]
+            rows.append([name, f"{len(values)}", *cells])
+        numbers["all"] |= {"calibration_error": error, "threshold": doubt.threshold}
         with output.open("reliability.png") as path:
             plot(reliability(p, r), path)
-        rows.append(["all", f"{len(p)}", f"{100 * (p < doubt.threshold).mean():.1f}", f"{100 * of_right:.1f}"])
         text = markdown(("row", "questions", "doubted", "of right answers"), rows, 1)
         return {"text": f"{text}\n\nCalibration error {error:.3f}, threshold {doubt.threshold:.3f}", "numbers": numbers}
 
     def sheet(self, shown: Mapping[str, Sequence[Picture]]) -> Float[np.ndarray, "h w 3"]:
-        """Eight pictures of each row."""
-        cells = []
-        for pictures in shown.values():
-            for picture in pictures[::6][:8]:
-                square = on_white(picture, max(picture.shape[:2]))
-                cells.append(from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)))
+        chosen = [picture for pictures in shown.values() for picture in pictures[::6][:8]]
+        squares = (on_white(picture, max(picture.shape[:2])) for picture in chosen)
+        cells = [from_uint8(cv2.resize(square, (120, 120), interpolation=cv2.INTER_AREA)) for square in squares]
         return contact_sheet(cells, columns=8)
 
 

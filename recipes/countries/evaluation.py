@@ -15,48 +15,49 @@ The memory has all items of the 250 real countries and of no invented one (`reci
 | edited, old facts | the same memory, the former answers | chance |
 
 **Right answers.** The whole text, ignoring case and repeated blanks. Of several right answers (languages, neighbours,
-currencies, capitals) any one is right; two of them, or extra words, are wrong. The edited rows have only questions
-whose old and new answers are disjoint.
-
-`recall_1_SOURCE` and `recall_K_SOURCE` are the recall of questions that the source answers. In two hops only the last
-answer is scored, so a wrong name may still lead to a right language.
+...) any one is right; two of them, or extra words, are wrong. The edited rows have only questions whose old and new
+answers are disjoint. `recall_K_SOURCE` is the recall of questions that the source answers. `answers.png` shows right
+and wrong answers with the items that were read and their shares of the question's attention.
 """
 
 import collections
 import dataclasses
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import cv2
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float, Int
+from PIL import Image, ImageDraw, ImageFont
 
 from common.evaluation.evaluation import Output
+from common.io.images import contact_sheet, from_uint8
 from recipes.countries.augmentation import BLANK
 from recipes.countries.data import CountriesConfig
 from recipes.countries.facts import RELATIONS, Atlas
 from recipes.countries.phrases import BY_FLAG, ITEM_KINDS, QUESTIONS, SOURCES
-from recipes.countries.sheet import answer_sheet
 from recipes.memory_evaluation import MemoryEvaluation, Scores, select
 from recipes.questions import Example
 from reveal.assistant import BEAMS
+from reveal.evidence_sheet import bare
 from reveal.metrics.retrieval import recall_at_k
 from reveal.network.generator import Decoding
 from reveal.reader import Reader, ReaderOutput
 
 SHUFFLE = 0x73687566  # seeds the exchange of values
+SIDE, LINES, LETTERS = 192, 6, 34  # of `answers.png`: pixels of a cell, lines of its caption, letters
+ROWS, ITEMS = 5, 3  # questions answered right, and as many wrong; items of each
+GREY = np.full((3, 4, 3), 0.5, np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
 class CountriesEvaluation(MemoryEvaluation):
-    """The rows of the module's docstring; further attributes as in `MemoryEvaluation`.
-
-    Attributes:
-      beams: beam width, by default that of `reveal ask`; 1: greedy.
-    """
+    """The rows of the module's docstring."""
 
     data: CountriesConfig
     renderings: int = 2
-    beams: int = BEAMS
+    beams: int = BEAMS  # beam width, by default that of `reveal ask`; 1: greedy
 
     def settings(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("k", "beams", "renderings")}
@@ -65,7 +66,6 @@ class CountriesEvaluation(MemoryEvaluation):
         return (*super().files(), "answers.png")
 
     def illustrate(self, reader: Reader, output: Output) -> None:
-        """Right and wrong answers with the items that were read."""
         if self.k:
             questions = self.data.evaluation("held_out", 1)
             answers = self.answer(reader, questions)
@@ -158,3 +158,50 @@ def matches(data: CountriesConfig, answers: ReaderOutput, right: Sequence[Sequen
 
 def normalized(text: str) -> str:
     return " ".join(text.casefold().split())
+
+
+def answer_sheet(
+    data: Any, reader: Reader, questions: dict[str, np.ndarray], answers: ReaderOutput, right: Bool[np.ndarray, " n"]
+) -> Float[np.ndarray, "h w 3"]:
+    """`ROWS` right answers, then as many wrong ones, of as many relations as possible; `data`: a `CountriesConfig`.
+    Raises ValueError without questions."""
+    assert reader.memory is not None  # the items come from it
+    rows = [row for rows in (right, ~right) for row in diverse(np.flatnonzero(rows), questions["relation"], ROWS)]
+    cells, best = [], min(ITEMS, answers.retrieved.ids.shape[1])
+    for row in rows:
+        texts = [
+            data.vocabulary.decode(questions["tokens"][row]),
+            f"{'RIGHT' if right[row] else 'WRONG'}: {data.vocabulary.decode(answers.tokens[row])}",
+            f"known: {', '.join(data.right_answers(questions['id'][row]))}",
+        ]
+        cells.append(captioned(questions["image"][row], texts))
+        items = reader.memory.items(answers.retrieved.ids[row, :best])
+        for item, share in zip(items, answers.shares[row, :best], strict=True):
+            pixels = item.pixels()
+            picture = GREY if pixels is None else from_uint8(pixels)
+            texts = [f"{item.source}, {100 * float(share):.0f} %", str(item.fields.get("text", ""))]
+            cells.append(captioned(picture, texts))
+    return contact_sheet(cells, columns=1 + best, gap=8)
+
+
+def diverse(rows: Int[np.ndarray, " n"], kind: Int[np.ndarray, " m"], count: int) -> list[int]:
+    """`count` of the rows in random order: one of each kind, then a second of each."""
+    seen: collections.Counter[int] = collections.Counter()
+    order = []
+    for row in np.random.default_rng(0).permutation(rows).tolist():
+        order.append((seen[int(kind[row])], int(kind[row]), row))
+        seen[int(kind[row])] += 1
+    return [row for _, _, row in sorted(order)[:count]]
+
+
+def captioned(picture: Float[np.ndarray, "h w 3"], texts: Sequence[str]) -> Float[np.ndarray, "h2 w2 3"]:
+    """A picture with wrapped texts below, cut after `LINES` lines."""
+    height = round(SIDE * picture.shape[0] / picture.shape[1])
+    shown = cv2.resize(picture, (SIDE, height), interpolation=cv2.INTER_NEAREST)
+    font = ImageFont.load_default()
+    strip = Image.new("RGB", (SIDE, 14 * LINES), "white")
+    lines = [line for text in texts for line in textwrap.wrap(bare(text), LETTERS)][:LINES]
+    ImageDraw.Draw(strip).multiline_text((2, 1), "\n".join(lines), fill="black", font=font, spacing=3)
+    square = np.ones((SIDE, SIDE, 3), np.float32)
+    square[:height] = shown[:SIDE]
+    return np.concatenate([square, from_uint8(np.asarray(strip))])

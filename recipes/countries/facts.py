@@ -12,13 +12,9 @@ counts in version 5.1.0 (checked by tests):
 | the same flag as another country (23 in 8 groups: France and 8 more, Chad and Romania, ...) | questions by name |
 
 Two flags are the same if no cell of a grid of 16 x 12 differs by more than 0.15 of full brightness: a difference that a
-change of light can hide. Invented countries (`invented.py`) are numbered after the real ones.
-
-Held-out countries are real ones with a unique flag. Training asks no question about them, by flag or by name, but its
-memory holds them, and other countries name them as neighbours.
+change of light can hide. Held-out countries are real ones with a unique flag: training asks no question about them, but
+its memory holds them, and other countries name them as neighbours. Invented ones are numbered after the real ones.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -60,26 +56,18 @@ class Country:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Atlas:
-    """Countries and splits.
+    """Countries and splits."""
 
-    Attributes:
-      seed: of the split, the edits and what is invented.
-      countries: the real ones first. flags: theirs, RGB.
-      real: number of real countries.
-      held_out: numbers of the countries that training does not ask about, sorted.
-    """
-
-    seed: int
-    countries: tuple[Country, ...]
-    flags: UInt8[np.ndarray, "n 48 64 3"]
-    real: int
-    held_out: Int[np.ndarray, " h"]
+    seed: int  # of the split, the edits and what is invented
+    countries: tuple[Country, ...]  # the real ones first
+    flags: UInt8[np.ndarray, "n 48 64 3"]  # theirs, RGB
+    real: int  # number of real countries
+    held_out: Int[np.ndarray, " h"]  # numbers of the countries that training does not ask about, sorted
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> Atlas:
-        """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository).
-
-        Raises OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
+    def create(cls, seed: int = 0, held_out: int = 50, folder: str | Path | None = None) -> "Atlas":
+        """The real countries, from the files that `fetch.py` wrote to `folder` (None: those of the repository). Raises
+        OSError for missing files, ValueError if fewer countries have a unique flag than are to be held out."""
         countries, flags = load(folder or DATA)
         unique = np.flatnonzero(unique_flags(grid_colours(flags)))
         if not 0 <= held_out <= len(unique) // 2:
@@ -87,7 +75,7 @@ class Atlas:
         chosen = np.random.default_rng([seed, SPLIT]).permutation(unique)[:held_out]
         return cls(seed, tuple(countries), flags, len(countries), np.sort(chosen))
 
-    def edited(self, seed: int) -> Atlas:
+    def edited(self, seed: int) -> "Atlas":
         """The held-out countries exchange all their facts but names: for edits of the memory."""
         rng, facts = np.random.default_rng([self.seed, EDITS, seed]), [dict(one.facts) for one in self.countries]
         for relation in RELATIONS[1:]:
@@ -119,13 +107,9 @@ class Atlas:
 
 
 def load(folder: str | Path) -> tuple[list[Country], UInt8[np.ndarray, "n 48 64 3"]]:
-    """The files that `fetch.py` wrote. Raises OSError, and ValueError for files with other contents."""
-    table = require_file(Path(folder) / "countries.json")
-    try:
-        entries = json.loads(table.read_text("utf-8"))["countries"]
-        countries = [Country(facts_of(entry)) for entry in entries]
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{table} is no table of countries ({error}): python -m recipes.countries.fetch") from None
+    """The files that `fetch.py` wrote. Raises OSError."""
+    entries = json.loads(require_file(Path(folder) / "countries.json").read_text("utf-8"))["countries"]
+    countries = [Country(facts_of(entry)) for entry in entries]
     return countries, unstack_flags(to_uint8(read_image(Path(folder) / "flags.webp")), len(countries))
 
 

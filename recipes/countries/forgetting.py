@@ -7,23 +7,15 @@ al., 1610.05820): whoever asks questions has to tell subjects whose items were d
 
 | group | asked about in training | items |
 | --- | --- | --- |
-| held out | no | in the memory, then deleted |
-| training | yes | in the memory, then deleted |
-| never seen | no | never in the memory |
+| held out (half of them) | no | in the memory, then deleted |
+| training (half) | yes | in the memory, then deleted |
+| never seen (the other held-out ones) | no | never in the memory |
 
-The first two are half of the held-out and half of the training countries, the third is the other half of the held-out
-ones; all other items stay. Each group is asked the same questions before and after the deletion, and three attackers
-decide by one number per question, the larger the more likely a member:
-
-- `text`: 1 for a right answer, 0 for a wrong one;
-- `right answer`: log-probability of the right answer per token, for who can score texts;
-- `own answer`: log-probability of the network's answer per token.
-
-Their score is the area under the ROC curve against the never seen ones: .5 is guessing. "held out, deleted" tests the
-memory, "training, deleted" the weights. Standard errors are of a bootstrap over countries, whose questions are alike.
+Each group is asked the same questions before and after the deletion, and three attackers decide by one number per
+question, the larger the more likely a member: `text`, 1 for a right answer; `right answer`, its log-probability per
+token; `own answer`, that of the network's answer. Their score is the area under the ROC curve against the never seen
+ones: .5 is guessing. Standard errors are of a bootstrap over countries, whose questions are alike.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -52,23 +44,18 @@ class Observations:
     countries: Int[np.ndarray, " n"]
     numbers: Float[np.ndarray, "a n"]
 
-    def resampled(self, rng: np.random.Generator) -> Observations:
+    def resampled(self, rng: np.random.Generator) -> "Observations":
         """The questions about as many countries, drawn with repetition."""
         known = np.unique(self.countries)
-        rows = [np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))]
-        chosen = np.concatenate(rows)
-        return Observations(self.countries[chosen], self.numbers[:, chosen])
+        rows = np.concatenate([np.flatnonzero(self.countries == one) for one in rng.choice(known, len(known))])
+        return dataclasses.replace(self, countries=self.countries[rows], numbers=self.numbers[:, rows])
 
 
 @dataclasses.dataclass(frozen=True)
 class ForgettingEvaluation(CountriesEvaluation):
-    """The table of the module's docstring; further attributes as in `CountriesEvaluation`.
+    """The table of the module's docstring."""
 
-    Attributes:
-      resamples: of the bootstrap.
-    """
-
-    resamples: int = 200
+    resamples: int = 200  # of the bootstrap
 
     def files(self) -> Sequence[str]:
         return ("results.json", "results.md")
@@ -77,7 +64,6 @@ class ForgettingEvaluation(CountriesEvaluation):
         """No pictures."""
 
     def groups(self) -> dict[str, Int[np.ndarray, " n"]]:
-        """Countries of each group."""
         rng = np.random.default_rng([SPLIT, self.seed])
         held_out, never = np.array_split(rng.permutation(self.data.atlas.held_out), 2)
         training, _ = np.array_split(rng.permutation(self.data.splits["train"]), 2)
@@ -100,7 +86,6 @@ class ForgettingEvaluation(CountriesEvaluation):
         return rows
 
     def questions(self, group: str, countries: Int[np.ndarray, " n"]) -> Example:
-        """About all of a group's countries."""
         questions = self.data.evaluation("train" if group == "training" else "held_out", self.renderings)
         return select(questions, np.isin(questions["id"] // len(RELATIONS), countries))
 

@@ -1,14 +1,10 @@
 """Questions for the second stage: other drawings and photographs, other wordings, and some without an answer.
 
-As `data.py` has them, except that in training
-
-* a real flag is one of nine drawings, before a photograph (`pairs.py`), and an invented one before a photograph;
-* a question has one of ten or more wordings, and so have the items of invented countries (`wordings.py`);
-* a share `unanswerable` of the questions has no answer: a flag with a question that no item answers, a picture without
-  a flag, or a name that nobody has. Its answer is empty, its gold item -1, and its source drawn at random, so that the
-  gate learns to be undecided.
-
-Evaluation, and the items of real countries, are those of `data.py`.
+As `data.py` has them, except that in training a real flag is one of nine drawings, before a photograph (`pairs.py`),
+and an invented one before a photograph; a question has one of ten or more wordings, and so have the items of invented
+countries (`wordings.py`); a share `unanswerable` of the questions has no answer: a flag with a question that no item
+answers, a picture without a flag, or a name that nobody has. Its answer is empty, its gold item -1, and its source
+drawn at random, so that the gate learns to be undecided.
 """
 
 import functools
@@ -32,16 +28,10 @@ BEFORE = 0.6  # share of the pictures before a photograph
 
 @dataclass(frozen=True)
 class HardQuestions(CountriesConfig):
-    """Attributes beside those of `CountriesConfig`:
-
-    drawings, photographs, scenery: folders, as in `FlagPairs`.
-    unanswerable: share of the questions.
-    """
-
-    drawings: str = "data/flag_drawings"
+    drawings: str = "data/flag_drawings"  # folders, as in `FlagPairs`
     photographs: str = "data/photographs"
     scenery: str = "data/flag_scenery"
-    unanswerable: float = 0.2
+    unanswerable: float = 0.2  # share of the questions
 
     @functools.cached_property
     def pairs(self) -> FlagPairs:

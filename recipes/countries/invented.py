@@ -1,9 +1,8 @@
 """Invented countries for training: 250 flags and names are too few to learn comparing pictures and copying words.
 
-Each is modelled on a real country and shares the structure of its facts, not their content. Its words are made of
-syllables of real words, so the tokenizer splits them alike, and the tokens of held-out names have been copied before.
-"Saint Kitts and Nevis" may become "Saint Mobia and Terus": words that occur in three real texts or more, and short
-lower-case ones, stay; every other word is replaced by one of as many syllables, two at least.
+Each is modelled on a real country and shares the structure of its facts, not their content. "Saint Kitts and Nevis" may
+become "Saint Mobia and Terus": words that occur in three real texts or more, and short lower-case ones, stay; every
+other word is replaced by one of as many syllables of real words, two at least, so that the tokenizer splits them alike.
 
 | fact | of an invented country |
 | --- | --- |
@@ -13,11 +12,7 @@ lower-case ones, stay; every other word is replaced by one of as many syllables,
 | languages | each real, or one of 400 invented ones |
 | area | up to three times more or less than the model's |
 | borders | if the model has any: with up to eight neighbours in a ring of invented countries |
-
-Flags are drawn by `drawing.py`. Evaluation never has an invented country in its memory.
 """
-
-from __future__ import annotations
 
 import collections
 import re
@@ -89,7 +84,7 @@ class Syllables(NamedTuple):
     last: list[str]
 
     @classmethod
-    def of(cls, words: Iterable[str]) -> Syllables:
+    def of(cls, words: Iterable[str]) -> "Syllables":
         """Of words of two syllables or more, each counted once."""
         cut = [parts for word in dict.fromkeys(words) if len(parts := split_syllables(word)) > 1]
         return cls([p[0] for p in cut], [part for p in cut for part in p[1:-1]], [p[-1] for p in cut])

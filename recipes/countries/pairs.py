@@ -7,12 +7,10 @@ A batch of b rows for `reveal.training.picture_pairs`:
     flag    int32   [b]         which flag; -1: none
     id      int64   [b]
 
-Rows come in groups of four: a flag and three that look like it (`HardNegatives.similar_flags`), so that most of a batch
-is told apart by more than its colours. Half of the groups begin with a real flag of a training country (`drawings.py`),
-the others with an invented one; as most that look alike are invented, a fifth of the flags is real. The fourth row of
-a group shows no flag, as most windows of a photograph do (`reveal.processing.images`): half of the time none at all,
-else one that is mostly outside the picture, or a rectangle cut out of one. Held-out countries are in neither column;
-nor are the icon sets and photographs that tests use.
+Rows come in groups of four: a flag and three that look like it, so that most of a batch is told apart by more than its
+colours. Half of the groups begin with a real flag of a training country, the others with an invented one. The fourth
+row shows no flag, as most windows of a photograph do: half of the time none at all, else one that is mostly outside the
+picture, or a rectangle cut out of one. Held-out countries, icon sets and photographs of tests are in neither column.
 """
 
 import functools
@@ -45,19 +43,13 @@ SETS = tuple(one.name for one in drawings.SETS if not one.held_out)
 
 @dataclass(frozen=True, kw_only=True)
 class FlagPairs(Batched):
-    """Photographs of flags and drawings of the same flags.
+    """Photographs of flags and drawings of the same flags."""
 
-    Attributes:
-      world: whose flags. drawings: folder of `drawings.py`. photographs, scenery: folders of
-        `recipes.film_small.photographs` and `scenery.py`, of which those of the part `train` are backgrounds.
-      real: share of the groups that begin with a real flag.
-    """
-
-    world: CountriesConfig
-    drawings: str = "data/flag_drawings"
-    photographs: str = "data/photographs"
-    scenery: str = "data/flag_scenery"
-    real: float = 0.5
+    world: CountriesConfig  # whose flags
+    drawings: str = "data/flag_drawings"  # folder of `drawings.py`
+    photographs: str = "data/photographs"  # of `recipes.film_small.photographs`; the part `train` are backgrounds
+    scenery: str = "data/flag_scenery"  # of `scenery.py`, the same
+    real: float = 0.5  # share of the groups that begin with a real flag
 
     def dataset(self, seed: int) -> grain.MapDataset:
         cv2.setNumThreads(1)  # threads of its own cost more than pictures of 48 pixels take
@@ -135,7 +127,6 @@ class FlagPairs(Batched):
 def piece(
     drawing: UInt8[np.ndarray, "h w 4"], aspect: float, rng: np.random.Generator
 ) -> tuple[UInt8[np.ndarray, "_h _w 4"], float]:
-    """A rectangle of the drawing, and its aspect."""
     height, width = drawing.shape[:2]
     tall, wide = (np.array([height, width]) * rng.uniform(*PIECE, 2)).astype(int)
     top, left = int(rng.integers(height - tall + 1)), int(rng.integers(width - wide + 1))

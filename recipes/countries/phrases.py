@@ -10,11 +10,9 @@
 | languages | `graph`    | "Chad, languages: French, Arabic"; no flag                         | name     |
 | currency  | `graph`    | "Chad, currency: Central African CFA franc"; no flag               | name     |
 
-The first five are one hop from a flag. The last two are two hops: no item has both the flag and the answer, so a
-first question is for the name, which is put into the second. `hops` lists these questions for the processor.
-
-A country has up to five items, one of each of `ITEM_KINDS`, as far as facts are known. Questions have four phrasings
-per relation, drawn for each question; the phrasing of an item is drawn once.
+The last two are two hops from a flag: no item has both the flag and the answer, so a first question is for the name,
+which is put into the second. `hops` lists these questions for the processor. A country has up to five items, one of
+each of `ITEM_KINDS`. The phrasing of a question is drawn each time, that of an item once.
 """
 
 from typing import Any
@@ -29,49 +27,28 @@ SOURCE_OF_KIND = np.array([0, 0, 1, 2, 3])
 KIND_OF = {"name": 2, "region": 2, "capital": 2, "area": 3, "borders": 4, "languages": 0, "currency": 1}
 SOURCE_OF = {relation: SOURCES[SOURCE_OF_KIND[kind]] for relation, kind in KIND_OF.items()}
 BY_FLAG = ("name", "region", "capital", "area", "borders")  # questions about the other relations contain the name
-QUESTIONS: dict[str, tuple[str, str, str, str]] = {
-    "name": (
-        "Which country is this?",
-        "Whose flag is this?",
-        "What country does this flag belong to?",
-        "Name the country with this flag.",
-    ),
-    "region": (
-        "In which part of the world is it?",
-        "Where in the world is this country?",
-        "In what region does this country lie?",
-        "What part of the world is this flag from?",
-    ),
-    "capital": (
-        "What is the capital?",
-        "What is the capital of this country?",
-        "Which city is its capital?",
-        "Name the capital of this country.",
-    ),
-    "area": (
-        "How large is this country?",
-        "What is its area?",
-        "How many square km does it have?",
-        "How big is the country with this flag?",
-    ),
-    "borders": (
-        "Which country does it border?",
-        "Name a neighbour of this country.",
-        "What country is next to it?",
-        "Which neighbour does this country have?",
-    ),
-    "languages": (
-        "Which language is spoken in {}?",
-        "What do people speak in {}?",
-        "Name a language of {}.",
-        "{}: what is its language?",
-    ),
-    "currency": (
-        "What is the currency of {}?",
-        "What money is used in {}?",
-        "Name the currency of {}.",
-        "{}: what is its currency?",
-    ),
+
+
+def texts_in(block: str) -> tuple[str, ...]:
+    """The texts of a block, which "|" separates."""
+    return tuple(" ".join(text.split()) for text in block.split("|"))
+
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "name": texts_in("""Which country is this? | Whose flag is this? | What country does this flag belong to? |
+        Name the country with this flag."""),
+    "region": texts_in("""In which part of the world is it? | Where in the world is this country? |
+        In what region does this country lie? | What part of the world is this flag from?"""),
+    "capital": texts_in("""What is the capital? | What is the capital of this country? | Which city is its capital? |
+        Name the capital of this country."""),
+    "area": texts_in("""How large is this country? | What is its area? | How many square km does it have? |
+        How big is the country with this flag?"""),
+    "borders": texts_in("""Which country does it border? | Name a neighbour of this country. |
+        What country is next to it? | Which neighbour does this country have?"""),
+    "languages": texts_in("""Which language is spoken in {}? | What do people speak in {}? | Name a language of {}. |
+        {}: what is its language?"""),
+    "currency": texts_in("""What is the currency of {}? | What money is used in {}? | Name the currency of {}. |
+        {}: what is its currency?"""),
 }
 THIS_COUNTRY = "this country"  # in place of the name in questions about a flag
 PASSAGES = (
@@ -97,13 +74,14 @@ def item_text(facts: Facts, kind: int, rng: np.random.Generator) -> str:
     if name == "passage":
         sentence = PASSAGES[choice] if answers["capital"] else PASSAGES_WITHOUT_CAPITAL[choice % 2]
         return sentence.format(**answers)
+    fact = answers[{"caption": "area", "vqa": "borders"}.get(name, name)]
     if name == "caption":
-        return CAPTIONS[choice].format(answers["area"]) if answers["area"] else ""
-    if name == "vqa":
-        return f"{QUESTIONS['borders'][choice]} {answers['borders']}" if answers["borders"] else ""
-    if not answers[name]:
-        return ""
-    return TRIPLE.format(name=facts["name"][0], relation=name, answers=answers[name])
+        text = CAPTIONS[choice].format(fact)
+    elif name == "vqa":
+        text = f"{QUESTIONS['borders'][choice]} {fact}"
+    else:
+        text = TRIPLE.format(name=facts["name"][0], relation=name, answers=fact)
+    return text if fact else ""
 
 
 def hops() -> list[dict[str, str]]:

@@ -2,13 +2,10 @@
 
     python -m recipes.countries.pieces --overwrite      rewrites reveal/weights/countries/spiece.model
 
-It is trained on items, questions and answers; real ones count `REPEATS` times, so that most real names are one piece,
-as most English words are one of T5's. Of held-out countries it sees the answers, each by itself, and no item or
-question: it knows how a name is spelled, not whose capital it is. The network has never read or written such a name;
-the permutation of tokens (`data.py`) teaches it to copy them anyway. Invented words take three or four pieces, so
-longer answers are learnt as well. Other characters are encoded as bytes.
-
-1,948 pieces and T5's 100 sentinels (`reveal.processing.tokenizers`) make 2,048 numbers, 16 times 128, none spare.
+It is trained on items, questions and answers; real ones count `REPEATS` times, so that most real names are one piece.
+Of held-out countries it sees the answers, each by itself: it knows how a name is spelled, not whose capital it is. The
+permutation of tokens (`data.py`) teaches a network that has never read such a name to copy it. Other characters are
+encoded as bytes. With T5's 100 sentinels (`reveal.processing.tokenizers`) there are 2,048 numbers, none spare.
 """
 
 from collections.abc import Iterator

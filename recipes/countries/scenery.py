@@ -9,9 +9,9 @@
 | test | tuxpaint-stamps-default | 75 stamps, cut out, on white | GPL-2 |
 | train, calibration | gcompris-qt-data | 127 details of buildings and paintings, 116 drawings | as above |
 
-Each is written as JPEG of at most 480 pixels a side, `PART_NUMBER.jpg`; the first 125 of tests are backgrounds for
-flags too. The picture tower trains on the first two thirds of both kinds, and doubt is calibrated by the others: how
-sure a tower is that a picture shows no flag says little where it has learnt from that very picture.
+Each is a JPEG of at most 480 pixels a side, `PART_NUMBER.jpg`; the first 125 of tests are backgrounds for flags too.
+The picture tower trains on two thirds of the last row, and doubt is calibrated by the others: how sure a tower is that
+a picture shows no flag says little where it has learnt from that very picture.
 """
 
 from pathlib import Path
@@ -51,9 +51,7 @@ def fetch(folder: Path, archives: Path | None = None, overwrite: bool = False) -
         photographs, *learnt = gcompris(obtain(GCOMPRIS, part, archives), TEST, *((place,) for place in LEARNT))
         sets = {"train": [], "calibration": [], "test": photographs + other_tests(part, archives)}
         if len(sets["test"]) < COUNT:
-            raise ValueError(
-                f"the packages hold {len(sets['test'])} photographs for tests, not {COUNT}: use Debian 12's"
-            )
+            raise ValueError(f"packages of {len(sets['test'])} photographs for tests, not {COUNT}: use Debian 12's")
         del sets["test"][COUNT:]
         for found in learnt:
             first = round(len(found) * (1 - CALIBRATION))

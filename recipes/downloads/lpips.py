@@ -1,9 +1,6 @@
 """Fetches shift-tolerant LPIPS on AlexNet (2,470,848 parameters, 10 MB) or VGG-16 (59 MB), for perceptual distances.
 
-A. Ghildyal, F. Liu: "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022, arXiv:2207.13686), BSD 2-Clause. In the
-package `stlpips-pytorch` 0.0.2:
-
-    stlpips_pytorch-0.0.2-py3-none-any.whl > stlpips_pytorch/weights/vST0.0/alex_shift_tolerant.pth
+A. Ghildyal, F. Liu: "Shift-tolerant Perceptual Similarity Metric" (ECCV 2022, arXiv:2207.13686), BSD 2-Clause.
 
     python -m recipes.downloads.lpips                     # data/lpips_alex.safetensors
     python -m recipes.downloads.lpips --network vgg       # data/lpips_vgg.safetensors
@@ -17,15 +14,10 @@ from common.perceptual.lpips import KIND, load_lpips, save_lpips
 from recipes.downloads.archives import Package
 from recipes.downloads.weights import PublishedWeights
 
+WHEEL = "a412bf901a97c942b37af57c7c63b6e5d1aebfe8d1dfc17853d4b2f878630645"
 LPIPS = {
     network: PublishedWeights(
-        Package(
-            "wheel",
-            "stlpips-pytorch",
-            "0.0.2",
-            "BSD-2-Clause",
-            "a412bf901a97c942b37af57c7c63b6e5d1aebfe8d1dfc17853d4b2f878630645",
-        ),
+        Package("wheel", "stlpips-pytorch", "0.0.2", "BSD-2-Clause", WHEEL),
         f"stlpips_pytorch/weights/vST0.0/{network}_shift_tolerant.pth",
         sha256,
         f"lpips_{network}.safetensors",

@@ -20,9 +20,8 @@ MAX_CONTENT = 100_000_000  # bytes of one file, unpacked
 
 
 def resources(data: bytes, label: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, bytes]]:
-    """(path, content) of the files whose path is `wanted`, in the tree's order; `label` names `data` in errors.
-
-    Raises ValueError for data that are no such archive, are damaged, or are compressed with Zstandard."""
+    """(path, content) of the files whose path is `wanted`, in the tree's order; `label` names `data` in errors. Raises
+    ValueError for data that are no such archive, are damaged, or are compressed with Zstandard."""
     try:
         magic, version, *places = HEADER.unpack_from(data)
         if magic != b"qres" or version not in (1, 2, 3):

@@ -16,30 +16,20 @@ from recipes.downloads.archives import Package, check_sha256, read_packages
 
 @dataclass(frozen=True)
 class PublishedWeights:
-    """One file of weights.
-
-    Attributes:
-      package, member, sha256: where it is.
-      file, kind: name and kind of the safetensors file.
-      notice: whose weights they are, and what was changed.
-      licence: its text, or the path of the text in the package.
-      convert: called with the package's file, the path of the safetensors file to write and its metadata.
-    """
+    """One file of weights."""
 
     package: Package
-    member: str
-    sha256: str
-    file: str
-    kind: str
-    notice: str
-    licence: str
-    convert: Callable[[Path, Path, dict[str, Any]], Any]
+    member: str  # path in the package
+    sha256: str  # of that file
+    file: str  # name of the safetensors file
+    kind: str  # in its header
+    notice: str  # whose weights they are, and what was changed
+    licence: str  # its text, or the path of the text in the package
+    convert: Callable[[Path, Path, dict[str, Any]], Any]  # (the package's file, the file to write, its metadata)
 
     def fetch(self, folder: str | Path) -> Path:
-        """The path of `folder`/`file`, which is written if it is missing.
-
-        Raises ConnectionError when pip cannot download the package, ValueError when the package or the folder holds
-        other weights."""
+        """The path of `folder`/`file`, which is written if it is missing. Raises ConnectionError when pip cannot
+        download the package, ValueError when the package or the folder holds other weights."""
         target, name = Path(folder) / self.file, f"{self.package.name}=={self.package.version}"
         if target.is_file():
             source = load_weights(target, expect_kind=self.kind)[1].metadata.get("source", {})
@@ -47,8 +37,6 @@ class PublishedWeights:
                 raise ValueError(f"{target} holds other weights than those of {name}: move it and fetch anew")
             return target
         ((_, _, files),) = read_packages({self.package: (self.member, self.licence)})
-        if self.member not in files:
-            raise ValueError(f"{name} holds no {self.member}: use version {self.package.version}")
         check_sha256(files[self.member].content, self.sha256, self.member)
         licence = files[self.licence].content.decode() if self.licence in files else self.licence
         source = {"package": name, "member": self.member, "sha256": self.sha256}

@@ -40,12 +40,9 @@ TOKENS = 550  # all that 18 labels give
 class Settings:
     """What is drawn."""
 
-    train: int = 3000
-    """Pictures of the split train."""
-    unseen: int = 128
-    """Pictures of the split unseen."""
-    size: int = 64
-    """Side in pixels."""
+    train: int = 3000  # Pictures of the split train
+    unseen: int = 128  # Pictures of the split unseen
+    size: int = 64  # Side in pixels
     seed: int = 0
 
 
@@ -68,7 +65,6 @@ def prepare(folder: str | Path, settings: Settings | None = None) -> None:
 
 
 def draw(rng: np.random.Generator, size: int) -> tuple[UInt8[np.ndarray, "s s 3"], str]:
-    """A picture and its label."""
     colour, shape = str(rng.choice(list(COLOURS))), str(rng.choice(list(CORNERS)))
     radius = rng.uniform(*RADII)
     centre, turn = rng.uniform(radius, 1 - radius, 2), rng.uniform(0, 2 * math.pi)

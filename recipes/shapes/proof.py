@@ -3,12 +3,11 @@
     python -m recipes.shapes.proof                              all of it, into runs/ and data/; resumes
     python -m recipes.shapes.proof --seeds 1 --kinds mediapipe  the shortest
 
-1. Draw captioned shapes (`pictures.py`) and encode them with the shipped autoencoder.
-2. Train a small base on the captions (`experiment=shapes_base`).
-3. Train a control of each kind on edges, base frozen, with each seed (`experiment=shapes_control`). A seed decides the
-   control's initial weights, the order of the pictures and the noise; all share the base.
-4. Score held-out pictures: mask IoU with the picture of the edges, with control, without control, and with another
-   picture's edges, which should be no better than without (`plugins/evaluation/control_fidelity.py`).
+Draws captioned shapes (`pictures.py`), encodes them with the shipped autoencoder, and trains a small base on the
+captions (`experiment=shapes_base`). Then a control of each kind on edges, base frozen, with each seed
+(`shapes_control`), which decides its initial weights, the order of the pictures and the noise. Held-out pictures are
+scored: mask IoU with the picture of the edges, with control, without control, and with another picture's edges, which
+should be no better than without.
 """
 
 import json
@@ -18,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import tyro
@@ -28,7 +27,6 @@ from common import terminal
 from common.evaluation.evaluation import write_json
 from common.evaluation.score_table import markdown
 from plugins.control.loading import load
-from plugins.control.training.control_task import KINDS
 from plugins.data.latent_cache import write_cache
 from plugins.diffusion.io.base import WEIGHTS
 from plugins.metrics.anchors import WITH, WITHOUT, WRONG
@@ -45,22 +43,15 @@ BASE_STEPS, STEPS, BATCH = 600, 250, 16  # enough for the proof; the experiments
 class Proof:
     """Train controls on procedural shapes, and score them."""
 
-    seeds: int = 3
-    """Trainings per kind."""
-    kinds: tuple[str, ...] = tuple(KINDS)
-    """mediapipe, controlnet, t2i_adapter."""
-    output: str = "runs/proof.json"
-    """JSON file of the scores."""
-    set: tuple[str, ...] = ()
-    """Further overrides of the controls' trainings, as of train.py: trainer.steps=100."""
-    base_set: tuple[str, ...] = ()
-    """The same for the base's training."""
+    seeds: int = 3  # Trainings per kind
+    kinds: tuple[Literal["mediapipe", "controlnet", "t2i_adapter"], ...] = ("mediapipe", "controlnet", "t2i_adapter")
+    output: str = "runs/proof.json"  # JSON file of the scores
+    set: tuple[str, ...] = ()  # Further overrides of the controls' trainings, as of train.py: trainer.steps=100
+    base_set: tuple[str, ...] = ()  # The same for the base's training
 
 
 def prove(proof: Proof) -> list[dict[str, Any]]:
-    """The rows of the table. Raises ValueError for an unknown kind."""
-    if unknown := [kind for kind in proof.kinds if kind not in KINDS]:
-        raise ValueError(f"kind {unknown[0]!r} is unknown: choose from {', '.join(KINDS)}")
+    """The rows of the table."""
     if not PICTURES.exists():
         pictures.prepare(PICTURES)
     if not LATENTS.exists():
@@ -80,36 +71,23 @@ def prove(proof: Proof) -> list[dict[str, Any]]:
 
 
 def train_and_score(kind: str, seed: int, settings: Sequence[str]) -> dict[str, float]:
-    """IoU of the rows, and seconds of training, which the run's folder keeps; resumes."""
+    """IoU of the rows, and seconds of training, NaN of one that was stopped and resumed."""
     name = f"shapes_{kind}_{seed}"
     folder = Path("runs") / name
-    spent = folder / "seconds.txt"
-    overrides = (
-        "experiment=shapes_control",
-        f"task.kind={kind}",
-        f"seed={seed}",
-        f"name={name}",
-        "evaluation.strengths=[1.0]",
-        f"data.batch_size={BATCH}",
-        *length(STEPS),
-        *settings,
-    )
-    done = (folder / "weights").exists()
-    seconds = float(spent.read_text()) if spent.exists() else math.nan if done else 0.0
+    spent, begun = folder / "seconds.txt", folder.exists()
+    overrides = ["experiment=shapes_control", f"task.kind={kind}", f"seed={seed}", f"name={name}"]
+    overrides += ["evaluation.strengths=[1.0]", f"data.batch_size={BATCH}", *length(STEPS), *settings]
     started = time.perf_counter()
-    try:
-        train(*overrides)
-    finally:
-        if not done and folder.exists():
-            seconds += time.perf_counter() - started
-            spent.write_text(f"{seconds}\n")
+    train(*overrides)
+    if not begun:
+        spent.write_text(f"{time.perf_counter() - started}\n")
+    seconds = float(spent.read_text()) if spent.exists() else math.nan
     evaluate(*overrides, f"weights={folder}/weights", "overwrite=true")
     scores = json.loads((folder / "evaluation" / "results.json").read_text())["scores"]
     return {row: values[SCORE]["value"] for row, values in scores.items()} | {"seconds": seconds}
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """In Markdown."""
     columns = [f"{WITH}, strength 1", WITHOUT, WRONG]
     lines = []
     for row in rows:

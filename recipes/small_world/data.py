@@ -3,10 +3,9 @@
 A question is "food ?", two tokens, and so is an answer: a word and the end. `permutation` permutes the 32 answers of
 each relation: the word "cave" of an item becomes "mill" in the whole batch.
 
-The first three hard negatives are the other sources' items about the same entity: the right figure, the wrong
-relation. The others are the same source's items about entities that share two of the three attributes: the right
-relation, nearly the right figure. None is about a held-out entity: such an item would only ever be a negative, and its
-key would be pushed away from all questions.
+The first three hard negatives are the other sources' items about the same entity. The others are the same source's
+items about entities that share two of the three attributes. None is about a held-out entity: such an item would only
+ever be a negative, and its key would be pushed away from all questions.
 """
 
 import functools
@@ -23,32 +22,25 @@ from recipes.small_world import drawing, entities
 from recipes.small_world.facts import EVALUATION, GOLD_SOURCE, RELATIONS, SOURCE_OF, SOURCES, World, item_id
 from recipes.small_world.items import LENGTH, WorldVocabulary, items_about
 from reveal.memory.items import Item
-from reveal.processing.item_arrays import ItemArrays, arrays_of
 from reveal.processing.processor import network_input
 from reveal.processing.tokenizers import END
+from reveal.training.own_batches import ItemArrays, arrays_of
 
 
 @dataclass(frozen=True)
 class WorldConfig(Questions):
-    """A small world and the questions about it.
-
-    Attributes:
-      size: side of the pictures, 16 or more.
-      held_out: entities that training does not ask about. newcomers: those of them that are not in its memory either.
-      distractors: entities beyond the 256, for a larger memory; four items each.
-      near: hard negatives that share two attributes with the entity.
-    """
+    """A small world and the questions about it."""
 
     relations = RELATIONS
     sources = SOURCES
     source_of = SOURCE_OF
     evaluation_stream = EVALUATION
 
-    size: Annotated[int, whole(16)] = 32
-    held_out: int = 51
-    newcomers: int = 5
-    distractors: int = 0
-    near: NotNegative = 4
+    size: Annotated[int, whole(16)] = 32  # side of the pictures
+    held_out: int = 51  # entities that training does not ask about
+    newcomers: int = 5  # those of them that are not in its memory either
+    distractors: int = 0  # entities beyond the 256, for a larger memory; four items each
+    near: NotNegative = 4  # hard negatives that share two attributes with the entity
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +49,6 @@ class WorldConfig(Questions):
             raise ValueError(f"near {self.near}: an entity shares two attributes with {least}; lower near or held_out")
 
     def processor(self) -> dict[str, Any]:
-        """The processor of the network, for the header of its weights (`reveal.processing.processor`)."""
         lengths = {"item_length": LENGTH, "question_length": 2, "answer_length": 2}
         return lengths | {"prompt": "{}", "sources": list(SOURCES), "words": list(self.vocabulary.words)}
 
@@ -75,7 +66,6 @@ class WorldConfig(Questions):
 
     @functools.cached_property
     def items(self) -> ItemArrays:
-        """The memory during training."""
         return arrays_of(self.memory_items(), SOURCES, self.vocabulary, LENGTH, self.size)
 
     def memory_items(self, about: Iterable[int | np.integer] | None = None, world: World | None = None) -> list[Item]:
@@ -85,7 +75,6 @@ class WorldConfig(Questions):
         return items_about(world or self.world, about, self.size)
 
     def read_item(self, items: Sequence[Item]) -> Mapping[str, np.ndarray]:
-        """Items as `Reveal.encode_item` takes them."""
         return network_input(items, self.vocabulary, LENGTH, self.size)
 
     def training_questions(self) -> Int[np.ndarray, " n"]:
@@ -97,13 +86,16 @@ class WorldConfig(Questions):
     def ask(self, question: int, rng: np.random.Generator, facts: World | None = None) -> Example:
         entity, relation = divmod(question, len(RELATIONS))
         answer = self.vocabulary.answers[relation, (facts or self.world).facts[entity, relation]]
+        numbers = {
+            "relation": relation,
+            "source": GOLD_SOURCE[relation],
+            "gold": item_id(entity, GOLD_SOURCE[relation]),
+        }
         return {
             "image": drawing.draw(entities.attributes(np.array([entity]))[0], rng, self.size),
             "tokens": self.vocabulary.encode(f"{RELATIONS[relation]} ?", 2),
             "answer": np.array([answer, END], np.int32),
-            "relation": np.int32(relation),
-            "source": np.int32(GOLD_SOURCE[relation]),
-            "gold": np.int32(item_id(entity, GOLD_SOURCE[relation])),
+            **{name: np.int32(number) for name, number in numbers.items()},
             "id": np.int64(question),
         }
 

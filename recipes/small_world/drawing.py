@@ -2,11 +2,9 @@
 
     draw(attributes, rng, size)  float32 [s s 3], RGB in [0, 1]
 
-An entity decides shape, colour and the dark texture. `rng` decides position, size, rotation (too small to turn one
-shape into another), brightness, ground and noise.
-
-A figure is a signed distance function of the plane, positive inside; lengths are in radii of the figure. A pixel's
-coverage is its distance in pixels plus a half, so edges are smooth without oversampling.
+An entity decides shape, colour and the dark texture. `rng` decides position, size, rotation, brightness, ground and
+noise. A figure is a signed distance function of the plane, positive inside; lengths are in radii of the figure. A
+pixel's coverage is its distance in pixels plus a half, so edges are smooth without oversampling.
 
     python -m recipes.small_world.drawing sheet.png        a sheet of all shapes and textures, and some blobs
 """
@@ -51,7 +49,6 @@ Figure = Callable[[Plane, Plane], Plane]
 
 
 def draw(attributes: Attributes, rng: np.random.Generator, size: int) -> Float[np.ndarray, "{size} {size} 3"]:
-    """One picture of the entity with these `entities.attributes`."""
     shape, colour, texture = attributes.tolist()
     right, down, scale, turn, bright, grey = rng.random(6, np.float32)
     noise = rng.standard_normal((size, size, 3), np.float32)

@@ -53,7 +53,6 @@ def compare(model_file: str, distractors: int = 8_000, renderings: int = 4) -> d
 
 
 def table(rows: dict[str, Scores]) -> str:
-    """In Markdown: percent, and seconds."""
     lines = []
     for name, scores in rows.items():
         shares = [f"{100 * scores[share]:.1f}" for share in ("accuracy", "recall_1", "recall_4")]

@@ -1,13 +1,10 @@
 """The entities of the small world: all combinations of 8 shapes, 8 colours and 4 textures, each with a name.
 
-Entity e < 256 has shape e // 32, colour e // 4 % 8, texture e % 4. A name is three syllables, one for each attribute.
-So the name of a held-out entity consists of syllables that training has seen, and follows from its picture.
+Entity e < 256 has shape e // 32, colour e // 4 % 8, texture e % 4. A name is three syllables, one for each attribute:
+entity 37, ring, orange, striped, is "de nu ro". So the name of a held-out entity follows from its picture.
 
-    entity 0      disc, red, plain            ba mo ti
-    entity 37     ring, orange, striped       de nu ro
-
-Distractors enlarge the memory; no question is about them. They are numbered from 256 on and have the same colours and
-textures, but shapes of their own: 256 blobs, each named by two syllables that no other name has.
+Distractors, from 256 on, enlarge the memory; no question is about them. They have the same colours and textures, but
+shapes of their own: 256 blobs, each named by two syllables that no other name has.
 """
 
 import numpy as np
@@ -40,7 +37,6 @@ def attributes(entities: Int[np.ndarray, " n"]) -> Int[np.ndarray, "n 3"]:
 
 
 def name(entity: Number) -> str:
-    """Syllables, separated by blanks."""
     shape, colour, texture = attributes(np.array([entity]))[0]
     first, second = divmod(int(shape) - len(SHAPES), len(BLOB_SYLLABLES))
     figure = f"{BLOB_SYLLABLES[first]} {BLOB_SYLLABLES[second]}" if first >= 0 else list(SHAPES.values())[shape]
@@ -61,9 +57,8 @@ def neighbours() -> Bool[np.ndarray, "256 256"]:
 
 
 def held_out(rng: np.random.Generator, count: int) -> Int[np.ndarray, " n"]:
-    """`count` random entities, sorted; never those eight which keep every shape, colour and texture in training.
-
-    Raises ValueError for a count above the rest."""
+    """`count` random entities, sorted; never those eight which keep every shape, colour and texture in training. Raises
+    ValueError for a count above the rest."""
     if not 0 <= count <= MAX_HELD_OUT:
         raise ValueError(f"{count} entities held out: keep to 0 to {MAX_HELD_OUT}, so that every attribute stays")
     shapes, colours, textures = (rng.permutation(np.arange(max(SIZES)) % values) for values in SIZES)

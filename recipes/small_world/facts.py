@@ -1,13 +1,9 @@
-"""The facts of the small world: five relations of every entity, each held by one source.
+"""The facts of the small world: five relations of every entity, each held by one source (`SOURCE_OF`), so that the gate
+has a target for every question, and without a source its relations, and no others, are lost.
 
 A relation has 32 answers, each right equally often: a constant or random answer is right once in 32. A word is an
 answer of one relation only.
-
-`SOURCE_OF` assigns a source to each relation, for all entities. So the gate has a target for every question, and
-without a source its relations, and no others, are lost.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -42,7 +38,6 @@ GOLD_SOURCE = np.array([SOURCES.index(SOURCE_OF[relation]) for relation in RELAT
 
 
 def relations_in(source: int) -> tuple[int, ...]:
-    """Numbers of the relations that a source holds."""
     return tuple(np.flatnonzero(source == GOLD_SOURCE).tolist())
 
 
@@ -53,35 +48,25 @@ def item_id(entity: Any, source: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class World:
-    """Facts and splits.
+    """Facts and splits."""
 
-    Attributes:
-      seed: of everything.
-      facts: `facts[e, r]` is the number of the answer to relation r of entity e; distractors have facts too.
-      held_out: entities that training does not ask about, sorted.
-      newcomers: those held-out entities that are not in the memory during training.
-    """
-
-    seed: int
-    facts: Int[np.ndarray, "entities relations"]
-    held_out: Int[np.ndarray, " h"]
-    newcomers: Int[np.ndarray, " c"]
+    seed: int  # of everything
+    facts: Int[np.ndarray, "entities relations"]  # the number of each answer; distractors have some too
+    held_out: Int[np.ndarray, " h"]  # entities that training does not ask about, sorted
+    newcomers: Int[np.ndarray, " c"]  # those of them that are not in the memory during training
 
     @classmethod
-    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> World:
-        """Raises ValueError for numbers that do not fit."""
+    def create(cls, seed: int = 0, held_out: int = 51, newcomers: int = 5, distractors: int = 0) -> "World":
         if not 0 <= distractors <= entities.MAX_DISTRACTORS or not 0 <= newcomers <= held_out:
-            raise ValueError(
-                f"{distractors} distractors, {newcomers} newcomers: keep to 0 to {entities.MAX_DISTRACTORS} and"
-                f" to 0 to {held_out}, as many as are held out"
-            )
+            most = f"at most {entities.MAX_DISTRACTORS}, and {held_out} as are held out"
+            raise ValueError(f"{distractors} distractors, {newcomers} newcomers: give {most}")
         rng = np.random.default_rng([seed, FACTS])
         chosen = entities.held_out(rng, held_out)
         new = np.sort(rng.permutation(chosen)[:newcomers])
         facts = _facts(rng, entities.COUNT)  # before the distractors': it does not depend on their number
         return cls(seed, np.concatenate([facts, _facts(rng, distractors)]), chosen, new)
 
-    def edited(self, seed: int) -> World:
+    def edited(self, seed: int) -> "World":
         """This world with another answer to every question about a held-out entity: for edits of the memory."""
         facts, rng = self.facts.copy(), np.random.default_rng([self.seed, EDITS, seed])
         other = rng.integers(1, CHOICES, (len(self.held_out), len(RELATIONS)))

@@ -1,12 +1,9 @@
-"""The items of the small world: what each source writes about an entity, and the vocabulary that it takes.
-
-A word is one token, so an answer is one too.
+"""The items of the small world: what each source writes about an entity, and the vocabulary, in which a word is a
+token.
 
 All about an item except its answers is drawn from the world's seed and the item's id. So after a fact is edited the
 item's picture, the order of its facts and its fillers are unchanged.
 """
-
-from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
@@ -30,7 +27,7 @@ class WorldVocabulary(Words):
     """All words of the small world, with the tokens of its answers."""
 
     @classmethod
-    def of_world(cls) -> WorldVocabulary:
+    def of_world(cls) -> "WorldVocabulary":
         """The same for every seed and number of distractors."""
         syllables = (entities.SHAPES, entities.COLOURS, entities.TEXTURES)
         names = [syllable for attribute in syllables for syllable in attribute.values()]
@@ -65,7 +62,6 @@ def items_about(world: World, about: Iterable[int | np.integer], size: int = 32)
 
 
 def item_text(world: World, entity: int, source: int, rng: np.random.Generator) -> str:
-    """What the source writes about the entity (docstring of the package)."""
     facts = [f"{RELATIONS[relation]} {world.answer(entity, relation)}" for relation in relations_in(source)]
     if SOURCES[source] == "graph":
         return f"{entities.name(entity)} {facts[0]}"

@@ -4,12 +4,8 @@
     python -m recipes.small_world.proof --jobs 2                   two trainings side by side, a core each
     python -m recipes.small_world.proof --seeds 1 --rows full      the shortest
 
-1. Warm start (`experiment=world_warm`): items are given; queries and keys are aligned. Retrieval of held-out
-   entities' items is scored before the next stage.
-2. Joint (`experiment=world_joint`): items are retrieved; only the answer's loss is left.
-3. Evaluation: questions about held-out entities, before and after changes of the memory (`evaluation.py`).
-
-Each row changes one thing:
+The warm start (`experiment=world_warm`: items are given) is followed by joint training (`world_joint`: items are
+retrieved; only the answer's loss is left) and the evaluation (`evaluation.py`). Each row changes one thing:
 
 | row | change |
 | --- | --- |
@@ -20,13 +16,8 @@ Each row changes one thing:
 | no prior | the score does not enter the fusion: nothing trains the retriever in the second stage |
 | no prior, no warm start | nothing trains the retriever |
 | log prior | the score enters the attention's logits as a logarithm |
-| c = 1 | one value token per item, in both stages |
-| c = 32 | as many value tokens as an item has tokens |
-
-Rows without one source, and with other engines, are measured on the networks of the full rows.
+| c = 1, c = 32 | one value token per item, or as many as an item has tokens, in both stages |
 """
-
-from __future__ import annotations
 
 import json
 import multiprocessing
@@ -72,20 +63,13 @@ Results = dict[str, list[dict[str, dict[str, Scores]]]]  # row -> run -> stage -
 class Proof:
     """Train in the small world, change the memory, and count right answers."""
 
-    seeds: int = 3
-    """Runs of the main rows; the others have one."""
-    rows: tuple[str, ...] = tuple(ROWS)
-    """Some rows of the module's docstring."""
-    output: str = "runs/world_proof.json"
-    """JSON file of the scores."""
-    warm: int = 400
-    """Steps of the first stage."""
-    joint: int = 400
-    """Steps of the second stage; rows without a warm start get the steps of both stages."""
-    jobs: int = 1
-    """Trainings side by side; from two on, each uses one processor core."""
-    set: tuple[str, ...] = ()
-    """Further overrides of both stages, as of train.py: data.batch_size=16."""
+    seeds: int = 3  # Runs of the main rows; the others have one
+    rows: tuple[str, ...] = tuple(ROWS)  # Some rows of the module's docstring
+    output: str = "runs/world_proof.json"  # JSON file of the scores
+    warm: int = 400  # Steps of the first stage
+    joint: int = 400  # Steps of the second stage; rows without a warm start get the steps of both stages
+    jobs: int = 1  # Trainings side by side; from two on, each uses one processor core
+    set: tuple[str, ...] = ()  # Further overrides of both stages, as of train.py: data.batch_size=16
 
 
 @dataclass(frozen=True)
@@ -96,7 +80,7 @@ class Stage:
     overrides: tuple[str, ...]
 
     @classmethod
-    def create(cls, experiment: str, name: str, *overrides: str) -> Stage:
+    def create(cls, experiment: str, name: str, *overrides: str) -> "Stage":
         return cls(name, (f"experiment={experiment}", f"name={name}", *overrides))
 
     @property
@@ -136,10 +120,7 @@ def plan(proof: Proof, row: str, seed: int) -> dict[str, Stage]:
     warm_name = f"world_warm{shape[0].rpartition('=')[2] if shape else ''}_{seed}"
     warm = Stage.create("world_warm", warm_name, *common, *shape, *length(proof.warm))
     start = f"task.start_from={warm.weights}"
-    return {
-        "warm": warm,
-        "joint": Stage.create("world_joint", name, *common, start, *changes, *length(proof.joint)),
-    }
+    return {"warm": warm, "joint": Stage.create("world_joint", name, *common, start, *changes, *length(proof.joint))}
 
 
 def run_stages(stages: Sequence[Stage], jobs: int) -> Iterator[dict[str, Scores]]:

@@ -10,10 +10,6 @@
 | `OwnQuestions` | `sources.jsonl` | exact match, ignoring case and blanks | by group |
 | `InfoSeek` | `sources.infoseek` | harmonic mean of two splits (`metrics.infoseek`) | of each split, of each kind |
 
-    for example in benchmark.examples(skips): ...          # with its image and references
-    benchmark.score(examples, predictions)                 # one prediction per example
-    benchmark.evaluator                                    # whose rules
-
 Two evaluators may differ by points on the same answers, so each benchmark names its evaluator, and nothing but the
 published one goes by its name. A further benchmark is a subclass of `Benchmark` that a config names
 (configs/evaluation/reveal_sets.yaml).
@@ -56,8 +52,6 @@ class Score(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark(ABC):
-    """The interface of all benchmarks."""
-
     path: str  # of the questions, as published
     images: str  # a folder that has the images, at any depth
 
@@ -89,8 +83,6 @@ class Benchmark(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Vqa(Benchmark):
-    """VQA-v2 and OK-VQA."""
-
     annotations: str  # the file of the answers
     rules: vqa.Evaluator = "current"
     answer: Literal["answer", "raw_answer"] = "answer"  # of each annotator; only OK-VQA has `raw_answer`
@@ -160,8 +152,6 @@ class AOkVqa(Benchmark):
 
 @dataclass(frozen=True, kw_only=True)
 class Captions(Benchmark):
-    """COCO's captions."""
-
     splits: Sequence[str] = ()  # of Karpathy's `dataset_coco.json`; none: `path` is a file of COCO's own
 
     EVALUATOR: ClassVar[str] = f"CIDEr-D, {OWN_WORDS}, idf of these references; BLEU-4 and ROUGE-L with the same words"
@@ -190,10 +180,10 @@ class NoCaps(Benchmark):
 
     def examples(self, skips: Skips) -> Iterator[Example]:
         for example in Captions(path=self.path, images=self.images).examples(skips):
-            if example.question.group.removesuffix("-domain") not in captions.DOMAINS:
-                skips.add("without a domain", f"{self.path} image {example.id}")
-            else:
+            if example.question.group.removesuffix("-domain") in captions.DOMAINS:
                 yield example
+            else:
+                skips.add("without a domain", f"{self.path} image {example.id}")
 
     def score(self, examples: Sequence[Example], predictions: Sequence[str]) -> Score:
         references, domains = [one.references for one in examples], [one.question.group for one in examples]
@@ -227,9 +217,9 @@ class EncyclopedicVqa(Benchmark):
         for example, prediction in zip(examples, predictions, strict=True):
             kind = example.question.group
             each.append(float(evqa_metrics.exact_match(prediction, example.references, kind)))
-            single = ["single hop"] if kind in ("templated", "automatic") else []
-            unseen = ["page not in training"] if example.metadata["seen"] is False else []
-            groups.append([kind, *single, *unseen])
+            more = {"single hop": kind in ("templated", "automatic")}
+            more["page not in training"] = example.metadata["seen"] is False
+            groups.append([kind, *(name for name, belongs in more.items() if belongs)])
         return Score("exact match", statistics.fmean(each), vqa.group_means(each, groups), each)
 
 

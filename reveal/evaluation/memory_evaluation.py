@@ -3,15 +3,11 @@
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[okvqa,aokvqa]
     python eval.py evaluation=reveal_sets weights=runs/mine evaluation.memory=facts sets=[coco] evaluation.beams=4
 
-For each benchmark:
-
-1. read the questions that can be scored; others are skipped and counted by reason (`strict`: an error);
-2. answer `batch` questions at a time as `reveal ask` does, but greedily unless `beams` says otherwise;
-3. score all answers together (`benchmarks.py`), and write predictions_SET.jsonl with the ids of the items that each
-   answer was read from;
-4. rewrite results.json and results.md: a row per benchmark with the metric, retrieval (recall, MRR, by source, where
-   questions name gold items of the memory; else how often an item contains an answer), evaluator, number of questions,
-   what was skipped, and the provenance of weights and memory. The score of a subset (`limit`) says so.
+Of each benchmark, the questions that can be scored are answered as `reveal ask` does, but greedily unless `beams` says
+otherwise; others are skipped and counted by reason (`strict`: an error). predictions_SET.jsonl has each answer with the
+ids of the items that it was read from; results.json and results.md have a row per benchmark: metric, retrieval (recall,
+MRR, by source, where questions name gold items of the memory; else how often an item contains an answer), evaluator,
+number of questions (and `limit`), what was skipped, and provenance.
 
 **Provenance.** Scores of one network from two initialisations differ by tens of points, and a memory that has the
 evaluation's own images by more. So a score is printed with both, as the files describe themselves:
@@ -122,7 +118,6 @@ class Answering:
 
 
 def read_input(processor: Processor, example: Example) -> Input | str:
-    """The network's input, or the reason why there is none."""
     try:
         tokens = processor.question(example.question.text)
     except ValueError:
@@ -137,24 +132,19 @@ def read_input(processor: Processor, example: Example) -> Input | str:
 
 def weights_provenance(file: Path, header: Metadata, encoder: str) -> tuple[dict[str, Any], str]:
     """What the header says about weights, as a record, with None for what it leaves open, and as a line."""
-
-    def known(values: Mapping[str, Any], name: str, kind: type) -> Any:
-        value = values.get(name)
-        return value if isinstance(value, kind) else None
-
-    record = {
-        "weights": str(file),
-        "encoder": encoder,  # fingerprint of the parameters
-        "experiment": known(header.metadata, "experiment", str),
-        "steps": known(header.metadata, "steps", int),
-        "objective": known(recipe_of(header, "data"), "objective", str),
-        "start_from": known(recipe_of(header, "task"), "start_from", str),  # None: a random initialisation
-        "git_commit": header.git_commit,
-    }
-    names = {"experiment": "experiment {}", "steps": "step {:,}", "objective": "objective {}"}
-    parts = [text.format(record[name]) for name, text in names.items() if record[name] is not None]
-    if parts:
-        parts.append(f"begun from {record['start_from']}" if record["start_from"] else "begun at random")
+    record: dict[str, Any] = {"weights": str(file), "encoder": encoder, "git_commit": header.git_commit}
+    data, task, metadata = recipe_of(header, "data"), recipe_of(header, "task"), header.metadata
+    parts = []
+    for name, values, kind, text in (
+        ("experiment", metadata, str, "experiment {}"),
+        ("steps", metadata, int, "step {:,}"),
+        ("objective", data, str, "objective {}"),
+        ("start_from", task, str, "begun from {}"),
+    ):
+        record[name] = values.get(name) if isinstance(values.get(name), kind) else None
+        parts += [text.format(record[name])] if record[name] is not None else []
+    if parts and record["start_from"] is None:
+        parts.append("begun at random")
     return record, f"{file} ({', '.join(parts) or 'its file does not say how it was made'})"
 
 
@@ -205,10 +195,10 @@ class SetsEvaluation(Evaluation):
         length = assistant.processor.answer_length if self.length is None else self.length
         decoding = Decoding(length, self.beams, self.penalty)
         answering = Answering(assistant, k, decoding, self.sources, self.batch, self.threads)
-        record |= {"k": k, "sources": self.sources and list(self.sources), "engine": self.engine, "limit": self.limit}
-        record |= {"decoding": dataclasses.asdict(decoding)}
+        record |= {"k": k, "sources": self.sources, "engine": self.engine, "limit": self.limit}
+        record["decoding"] = dataclasses.asdict(decoding)
+        search = f"k {k}{' of ' + ', '.join(self.sources) if self.sources else ''}, engine {self.engine}"
         described = f"beams {self.beams}, penalty {self.penalty:g}" if self.beams > 1 else "greedy"
-        search = (f"k {k} of {', '.join(self.sources)}" if self.sources else f"k {k}") + f", engine {self.engine}"
         about["asked"] = f"{search if k else 'k 0'}; {described}, {length} tokens"
         rows: dict[str, Row] = {}
         for name, benchmark in self.sets.items():
@@ -240,7 +230,6 @@ class SetsEvaluation(Evaluation):
         return assistant, k, record, about
 
     def _score_set(self, name: str, benchmark: Benchmark, answering: Answering, output: Output) -> Row:
-        """Scores a benchmark: writes its predictions, and returns its row of the results."""
         skips = Skips(self.strict)
         examples = list(itertools.islice(once(benchmark.examples(skips), skips), self.limit or None))
         bar = tqdm(answering(examples, skips), name, total=len(examples), disable=not self.progress)
@@ -249,16 +238,10 @@ class SetsEvaluation(Evaluation):
             raise ValueError(f"evaluation.sets.{name}: no usable question ({skips}); check its files")
         score = benchmark.score([one for one, _ in answered], [prediction.text for _, prediction in answered])
         with output.open(predictions_file(name)) as temporary, temporary.open("w", encoding="utf-8") as file:
-            for (example, prediction), value in zip(answered, score.each, strict=True):
-                line = {
-                    "id": example.id,
-                    "question": example.question.text,
-                    "prediction": prediction.text,
-                    "answers": list(example.references),
-                    "score": value,
-                    "items": prediction.items,
-                    "about": dict(example.metadata),
-                }
+            for (one, prediction), value in zip(answered, score.each, strict=True):
+                line = {"id": one.id, "question": one.question.text, "prediction": prediction.text}
+                line |= {"answers": one.references, "score": value, "items": prediction.items}
+                line["about"] = dict(one.metadata)
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
         row = {"metric": score.metric, "value": score.value, "parts": score.parts, "questions": len(answered)}
         if answering.k and answering.assistant.memory is not None:
@@ -310,15 +293,13 @@ def predictions_file(name: str) -> str:
 
 
 def table(rows: Mapping[str, Row]) -> str:
-    """The rows in Markdown; all scores times 100."""
     lines = []
     for name, row in rows.items():
         parts = ", ".join(f"{part} {100 * value:.2f}" for part, value in row["parts"].items())
         score = f"{row['metric']} {100 * row['value']:.2f}" + (f" ({parts})" if parts else "")
         left_out = ", ".join(f"{count:,} {reason}" for reason, count in row["left_out"].items()) or "none"
         found = "; ".join(
-            f"{group}: "
-            + ", ".join(f"{name} {100 * value:.2f}" for name, value in parts.items() if name != "questions")
+            f"{group}: {', '.join(f'{part} {100 * x:.2f}' for part, x in parts.items() if part != 'questions')}"
             for group, parts in row.get("retrieval", {}).items()
         )
         count = f"{row['questions']:,}" + (f", limit {row['limit']}" if row["limit"] else "")

@@ -3,8 +3,8 @@
     aokvqa.direct_answer(questions, {"a": "dog", "b": "red"})
     aokvqa.multiple_choice(questions, aokvqa.to_choices(questions, {"a": "a dog", "b": "red"}))
 
-`questions` is the list in the benchmark's JSON file: question_id, choices, correct_choice_idx, direct_answers,
-difficult_direct_answer. `predictions` maps question_id to text. Scores are shares; papers print 100 times these.
+`questions` is the list in the benchmark's JSON file; `predictions` maps question_id to text. Scores are shares; papers
+print 100 times these.
 
 | | direct answer | multiple choice |
 | --- | --- | --- |
@@ -13,9 +13,8 @@ difficult_direct_answer. `predictions` maps question_id to text. Scores are shar
 | no prediction | 0, or an error if `strict` | 0, or an error if `strict` |
 | a prediction that is no choice | | wrong, or an error if `strict` |
 
-Strings are compared without any normalising: "Van" is not "van". No annotator is left out, unlike in `vqa`. An earlier
-version of the official script left the difficult questions out of the wrong one of the two tasks; its numbers cannot be
-compared with these.
+Strings are compared without any normalising, and no annotator is left out, unlike in `vqa`. An earlier version of the
+official script left the difficult questions out of the wrong task; its numbers cannot be compared with these.
 """
 
 import re
@@ -38,7 +37,6 @@ def direct_answer(questions: Sequence[Question], predictions: Mapping[str, str],
 
 
 def multiple_choice(questions: Sequence[Question], predictions: Mapping[str, str], strict: bool = True) -> float:
-    """Share of questions whose prediction is the correct choice. Raises as `direct_answer`."""
     _check(predictions, questions, strict)
     correct = 0
     for question in questions:

@@ -18,10 +18,8 @@ def reliability(
     if len(probability) < groups:
         raise ValueError(f"{len(probability)} answers in {groups} groups: give as many answers or more")
     order = np.argsort(probability, kind="stable")
-    return [
-        (float(probability[part].mean()), float(right[part].mean()), len(part))
-        for part in np.array_split(order, groups)
-    ]
+    parts = np.array_split(order, groups)
+    return [(float(probability[part].mean()), float(right[part].mean()), len(part)) for part in parts]
 
 
 def calibration_error(

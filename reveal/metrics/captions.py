@@ -104,9 +104,8 @@ def rouge_l(candidates: Captions, references: References) -> SetScore:
 
 
 def nocaps(candidates: Captions, references: References, domains: Sequence[str]) -> dict[str, float]:
-    """CIDEr-D of "in", "near", "out" and "all", without domains that have no image.
-
-    `domains`: of each image, as in the benchmark's file ("in-domain") or short ("in"). Raises ValueError for others."""
+    """CIDEr-D of "in", "near", "out" and "all", without domains that have no image. `domains`: of each image, as in the
+    benchmark's file ("in-domain") or short ("in"). Raises ValueError for others."""
     _check(candidates, references)
     short = [domain.removesuffix("-domain") for domain in domains]
     if len(short) != len(candidates) or not set(short) <= set(DOMAINS):
@@ -148,7 +147,6 @@ def _similarity(candidate: _Vector, reference: _Vector) -> float:
 
 
 def _common_subsequence(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest common subsequence."""
     row = [0] * (len(b) + 1)
     for word in a:
         before, row = row, [0]

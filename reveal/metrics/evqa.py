@@ -32,9 +32,8 @@ _IGNORED = re.compile(r"\b(?:the answer is|a|an|the)\b")
 
 
 def exact_match(prediction: str, references: Sequence[str], kind: str) -> bool:
-    """Whether a prediction matches one of the references; `kind` is the question's, one of KINDS.
-
-    Raises ValueError for another kind, and unless all references can be matched (`says_something`)."""
+    """Whether a prediction matches one of the references; `kind` is the question's, one of KINDS. Raises ValueError for
+    another kind, and unless all references can be matched (`says_something`)."""
     if kind not in KINDS:
         raise ValueError(f"kind={kind!r}: choose one of {', '.join(KINDS)}")
     empty = [reference for reference in references if not says_something(reference)]
@@ -58,7 +57,6 @@ def says_something(reference: str) -> bool:
 
 
 def normalise(text: str) -> str:
-    """A text as it is compared."""
     text = text.lower().replace("\n", " ").replace("\t", " ").strip()
     text = text.replace(_SPAN, "") if text.startswith(_SPAN) else text
     words = [WORDS.get(word, word) for word in _IGNORED.sub(" ", text.translate(_PUNCTUATION)).split()]

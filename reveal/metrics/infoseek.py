@@ -40,8 +40,6 @@ Span = tuple[float, float]
 
 
 class InfoSeekScores(NamedTuple):
-    """The scores of a set."""
-
     score: float | None  # the harmonic mean; None: one of the splits is missing
     accuracy: float  # of all questions
     by_split: dict[str, float]
@@ -67,7 +65,6 @@ def relaxed(prediction: str, span: Span) -> bool:
 
 
 def numbers(text: str) -> Span:
-    """The range in a text; a single number is both ends."""
     text = re.sub(r"(?<=\d)-", " - ", text)
     first, *rest = [_value(number) for number in _NUMBER.findall(text)[:2]] or [0.0]
     return (first, rest[0]) if rest and first <= rest[0] else (first, first)
@@ -92,7 +89,6 @@ def scores(correct: Sequence[bool], splits: Sequence[str], kinds: Sequence[str])
 
 
 def normalise(text: str) -> str:
-    """A text as it is compared."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 

@@ -4,18 +4,16 @@
 
 | function | what it is |
 | --- | --- |
-| `recall_at_k` | share of queries with a relevant item among the first k ("hit" recall) |
+| `recall_at_k` | share of queries with a relevant item among the first k ("hit" recall); a shorter list counts whole |
 | `mrr` | mean reciprocal rank: 1 / rank of the first relevant item, 0 if it is missing |
 | `pr_recall_at_k` | hit recall without relevance labels: a passage that contains an answer is relevant |
 | `gate_accuracy` | share of queries whose gate is highest for the correct source |
 
-A list shorter than k is taken whole, so recall at 10 of 5 items is that at 5.
-
-**Pseudo-relevance.** OK-VQA has no labelled passages. What is published as PRRecall@k (Luo et al., "Weakly-Supervised
-Visual-Retriever-Reader for Knowledge-based Question Answering", EMNLP 2021; also RA-VQA) counts a passage as relevant
-if an answer is a substring, in lower case. It flatters: "art" is found in "party", and "no" almost everywhere.
+**Pseudo-relevance.** OK-VQA has no labelled passages. What is published as PRRecall@k (Luo et al., EMNLP 2021; also
+RA-VQA) counts a passage as relevant if an answer is a substring, in lower case: "art" is found in "party".
 """
 
+import math
 import statistics
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -38,9 +36,8 @@ def mrr(ranked: Ranked, relevant: Relevant) -> float:
     """The mean reciprocal rank, over the whole lists. Raises as `recall_at_k`."""
     _check(ranked, relevant)
     pairs = zip(ranked, map(_as_set, relevant), strict=True)
-    return statistics.fmean(
-        next((1 / rank for rank, item in enumerate(items, 1) if item in wanted), 0.0) for items, wanted in pairs
-    )
+    first = (next((n for n, item in enumerate(items, 1) if item in wanted), math.inf) for items, wanted in pairs)
+    return statistics.fmean(1 / rank for rank in first)
 
 
 def pr_recall_at_k(passages: Sequence[Sequence[str]], answers: Sequence[Sequence[str]], k: int) -> float:

@@ -3,9 +3,8 @@
     vqa_accuracy("two", ["2"] * 3 + ["3"] * 7)      # 0.9
 
 Antol et al., "VQA: Visual Question Answering" (2015): an answer is correct if three annotators of ten gave it, and
-partly so if fewer did. To make people and machines comparable, each annotator is left out once, the prediction is
-compared with the other nine, min(1, matches / 3), and the mean is taken. Accuracies are shares; papers print 100 times
-these.
+partly so if fewer did. Each annotator is left out once, the prediction is compared with the other nine, min(1, matches
+/ 3), and the mean is taken. Accuracies are shares; papers print 100 times these.
 
 | annotators who agree | 0 | 1 | 2 | 3 | 4 or more |
 | --- | --- | --- | --- | --- | --- |
@@ -24,13 +23,11 @@ these.
 **Normalising**, in this order: punctuation (`strip_punctuation`), lower case, number words none to ten into digits,
 articles dropped, apostrophes restored (`CONTRACTIONS`).
 
-**Entries are annotators.** Equal answers of two annotators are two entries. The public code compares entries as
-dictionaries, so annotations without their `answer_id` lose all equal entries at once when one is left out; here
-positions are compared.
+**Entries are annotators**: equal answers of two are two entries, compared by position. (The public code compares
+entries as dictionaries, so annotations without their `answer_id` lose all equal ones when one is left out.)
 
-**OK-VQA** (Marino et al., 2019) has five annotators, each counted twice: one who agrees gives 0.6, two give 1. Its
-`answer` is stemmed ("surf") and `raw_answer` is as typed ("surfing"). The benchmark scores `answer`, so predictions
-have to be stemmed in the same way; the stemmer affects the score, so state it too.
+**OK-VQA** (Marino et al., 2019) has five annotators, each counted twice. Its `answer` is stemmed ("surf") and
+`raw_answer` is as typed ("surfing"). The benchmark scores `answer`, so predictions have to be stemmed in the same way.
 """
 
 import re
@@ -119,7 +116,6 @@ def digits_and_articles(text: str) -> str:
 
 
 def _normalised(prediction: str, answers: Sequence[str], evaluator: str) -> tuple[str, list[str]]:
-    """Both sides as the evaluator compares them."""
     if evaluator == "older":
         differ = len(set(answers)) > 1
         return normalise(prediction), [strip_punctuation(answer) if differ else answer for answer in answers]

@@ -12,8 +12,6 @@ query, key and value heads are stacks of the same depth.
 | `tiny` | | | 1,061,894 | (ours: trains in minutes on a CPU) |
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -28,8 +26,6 @@ T5_LARGE = dict(width=1024, heads=16, mlp=2816, encoder_layers=24, decoder_layer
 
 @dataclasses.dataclass(frozen=True)
 class VitConfig(Checked):
-    """The image encoder."""
-
     width: Positive = 768
     depth: Layers = 12
     heads: Positive = 12
@@ -48,14 +44,11 @@ class VitConfig(Checked):
 
     @property
     def tokens(self) -> int:
-        """Patches of an image."""
         return (self.image_size // self.patch) ** 2
 
 
 @dataclasses.dataclass(frozen=True)
 class TowerConfig(Checked):
-    """The picture tower (`tower.py`)."""
-
     width: Positive = 96  # channels of the last stage; those before have half and a quarter
     depth: Layers = 1  # residual blocks of each of both stages
     key_dim: Positive = 64  # of its embeddings
@@ -74,8 +67,6 @@ class TowerConfig(Checked):
 
 @dataclasses.dataclass(frozen=True)
 class RevealConfig(Checked):
-    """The whole network."""
-
     vit: VitConfig = VitConfig()
     vocab_size: Positive = 32128
     width: Positive = 768  # of every T5 layer, as are the next three; heads * head_dim need not be width
@@ -113,7 +104,7 @@ class RevealConfig(Checked):
     @classmethod
     def tiny(
         cls, vocab_size: int = 512, sources: int = 4, value_tokens: int = 4, prior: str = "multiply"
-    ) -> RevealConfig:
+    ) -> "RevealConfig":
         """For small worlds of 32-pixel images: 1,061,894 parameters. Texts begin with token 2."""
         vit = VitConfig(width=128, depth=2, heads=4, mlp=512, patch=8, image_size=32)
         t5: Any = dict(width=64, heads=4, head_dim=16, mlp=128, encoder_layers=4, decoder_layers=2, fusion_layers=2)
@@ -121,31 +112,25 @@ class RevealConfig(Checked):
         return cls(vit, vocab_size, **t5, **memory, bos=2)
 
     @classmethod
-    def base(cls) -> RevealConfig:
+    def base(cls) -> "RevealConfig":
         """T5 1.1 base and ViT B/16: 475,978,757 parameters."""
         return cls()
 
     @classmethod
-    def large(cls, **changes: Any) -> RevealConfig:
+    def large(cls, **changes: Any) -> "RevealConfig":
         """T5 1.1 large and ViT L/16: 1,429,956,101 parameters. `changes` override fields."""
         return cls(**{"vit": VitConfig(1024, 24, 16, 4096), **T5_LARGE, **changes})
 
     @classmethod
-    def full(cls, **changes: Any) -> RevealConfig:
+    def full(cls, **changes: Any) -> "RevealConfig":
         """T5 1.1 large and ViT g/14: 2,138,249,349 parameters. `changes` override fields."""
         return cls(**{"vit": VitConfig(1408, 40, 16, 6144, patch=14), **T5_LARGE, **changes})
 
     @classmethod
-    def from_json(cls, mapping: Mapping[str, Any]) -> RevealConfig:
+    def from_json(cls, mapping: Mapping[str, Any]) -> "RevealConfig":
         """The inverse of `dataclasses.asdict`. Raises ValueError for an unknown field."""
-        vit = VitConfig(**_known_fields(VitConfig, mapping.get("vit", {})))
-        tower = mapping.get("tower")
-        tower = None if tower is None else TowerConfig(**_known_fields(TowerConfig, tower))
-        return cls(**{**_known_fields(cls, mapping), "vit": vit, "tower": tower})
-
-
-def _known_fields(cls: Any, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
-    names = [field.name for field in dataclasses.fields(cls)]
-    if unknown := [name for name in mapping if name not in names]:
-        raise ValueError(f"{cls.__name__} has no {', '.join(unknown)}; its fields are {', '.join(names)}")
-    return mapping
+        parts = {name: kind for name, kind in (("vit", VitConfig), ("tower", TowerConfig)) if mapping.get(name)}
+        try:
+            return cls(**{**mapping, **{name: kind(**mapping[name]) for name, kind in parts.items()}})
+        except TypeError as error:
+            raise ValueError(f"no config of a REVEAL network: {error}") from error

@@ -5,18 +5,17 @@ over one sequence of tokens,
 
     [query: text, image | item 1: c value tokens | ... | item K: c value tokens]
 
-The score s_k of an item becomes its prior,
+The score s_k of an item becomes its prior, which enters every layer:
 
     prior_k = K softmax_k(5 sigmoid(scale) s_k + bias)        mean 1 over the items that are present
 
-and the prior enters every layer. That is the only path from the loss on the text to the retriever: a better item gets
-more weight, so the gradient asks for a larger query . key. `scale` starts at 1, a factor of 3.66; `bias` has no effect
-under the softmax and is kept because published networks would have it. Three ways to enter:
+That is the only path from the loss on the text to the retriever: a better item gets more weight, so the gradient asks
+for a larger query . key. `scale` starts at 1, a factor of 3.66; `bias` has no effect under the softmax and is kept
+because published networks would have it. Three ways to enter:
 
 - `multiply`: it scales the normed states of each value token before queries, keys and values are taken, and the result
   once more, as in the reference. Query tokens have prior 1.
-- `logits`: its logarithm is added to the attention logits of the item's tokens, which makes the softmax hierarchical:
-  over items, then tokens. Prior 1 changes nothing.
+- `logits`: its logarithm is added to the attention logits of the item's tokens: a softmax over items, then tokens.
 - `off`: not at all; other losses have to train the retriever.
 
 T5's relative positions span the whole sequence, so the order of the items matters slightly.
@@ -63,7 +62,6 @@ class AttentiveFusion(nnx.Module):
         self.norm = RMSNorm(config.width)
 
     def prior(self, scores: Float[Array, "b k"], present: Bool[Array, "b k"]) -> Float[Array, "b k"]:
-        """`score_prior` with this network's scale and bias."""
         scale, bias = (param[...].astype(jnp.float32)[0] for param in (self.scale, self.bias))
         return score_prior(scores, scale, bias, present)
 

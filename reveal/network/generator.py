@@ -30,8 +30,6 @@ Step = Callable[[Int[Array, " r"], Cache], tuple[Float[Array, "r v"], Cache]]
 
 @dataclasses.dataclass(frozen=True)
 class Decoding(Checked):
-    """Settings of the search, as in the module docstring."""
-
     length: Positive = 32
     width: Positive = 1
     penalty: AtLeast0 = 0

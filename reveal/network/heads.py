@@ -3,15 +3,13 @@
 (Hu et al., REVEAL, CVPR 2023, "memory construction"; `models/layers.py` of the reference.) All take the states of a
 query or an item: its text tokens, then its image tokens.
 
-    key     encoder layers; first token -> norm -> projection -> unit length                     b key_dim
+    key     encoder layers; first unmasked token -> norm -> projection -> unit length            b key_dim
     value   c learned latents attend to the states in decoder layers (Perceiver); times 4        b c d
     gate    a linear map of the query, softmax                                                   b sources
 
-Query head and key head are separate stacks with one shared projection, so that both embed into one space. "First" is
-the first unmasked token: the first patch of an image without text.
-
-The value head has T5's decoder layers. Self-attention over the latents has no mask and the decoder's one-sided
-positions, as in the reference; cross-attention has no positions. Any number of latents works.
+Query head and key head are separate stacks with one shared projection, so that both embed into one space. The value
+head has T5's decoder layers: self-attention over the latents has no mask and the decoder's one-sided positions, as in
+the reference; cross-attention has no positions. Any number of latents works.
 """
 
 from functools import partial
@@ -37,8 +35,6 @@ def unit(x: Float[Array, "*b c"]) -> Float[Array, "*b c"]:
 
 
 class EmbeddingHead(nnx.Module):
-    """The query head, or the key head."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.encoder = Encoder(config, config.fusion_layers, rngs=rngs)
         self.norm = RMSNorm(config.width)
@@ -46,7 +42,6 @@ class EmbeddingHead(nnx.Module):
     def __call__(
         self, states: Float[Array, "b n d"], mask: Bool[Array, "b n"], projection: Linear, *, mode: Mode = PLAIN
     ) -> Float[Array, "b k"]:
-        """Unit vectors, float32."""
         first = self.encoder(states, mask, mode=mode, only=jnp.argmax(mask, axis=1))[:, 0]
         return unit(projection(self.norm(first)))
 
@@ -73,8 +68,6 @@ class ValueHead(nnx.Module):
 
 
 class SourceGate(nnx.Module):
-    """How much a query trusts each knowledge source."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.map = Linear(config.key_dim, config.sources, bias=True, rngs=rngs)
 

@@ -8,8 +8,6 @@ queries: the output at a padded position has no meaning, but depends on unmasked
 a padded position averages over everything, missing images included.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +30,7 @@ class Mode(NamedTuple):
     dropout: float = 0.0  # probability of a zero
     key: PRNGKeyArray | None = None  # of the dropout; None: no dropout
 
-    def fold(self, number: int) -> Mode:
+    def fold(self, number: int) -> "Mode":
         """The same for one of several parts: its zeros are its own."""
         return self if self.key is None else self._replace(key=jax.random.fold_in(self.key, number))
 
@@ -46,7 +44,6 @@ class Mode(NamedTuple):
         return jnp.where(keep, x / (1 - self.dropout), 0)
 
     def wrap(self, layer: Callable[..., Any]) -> Callable[..., Any]:
-        """The layer, with its activations recomputed where this is asked for."""
         if not self.remat:
             return layer
         from common.nn.remat import remat  # for training only
@@ -101,5 +98,4 @@ def attend(
 
 
 def mask_bias(mask: Bool[Array, "b m"]) -> Float[Array, "b 1 1 m"]:
-    """The bias on attention logits that masks keys."""
     return jnp.where(mask, 0.0, MASKED)[:, None, None, :]

@@ -83,7 +83,6 @@ PARAMETERS = {"value_head.latents": "value_perceiver/perceive_embedding", "vit.p
 
 
 def source_name(path: str) -> str:
-    """The reference's name of our parameter `path`."""
     if path in PARAMETERS:
         return PARAMETERS[path]
     module, _, leaf = path.rpartition(".")
@@ -107,54 +106,42 @@ def from_scenic(variables: Mapping[str, np.ndarray], config: RevealConfig) -> Re
         variables = {**variables, **uniform, bias: np.zeros(config.sources, np.float32)}
     leaves = porting.flatten(shapes)
     names = {path: source_name(path) for path in leaves}
-    stored = {
-        theirs: merged(variables[theirs], leaves[ours].shape) for ours, theirs in names.items() if theirs in variables
-    }
+    stored = {name: merged(variables[name], leaves[ours].shape) for ours, name in names.items() if name in variables}
     table = {ours: porting.Entry(theirs) for ours, theirs in names.items()}
-    values = porting.port({**variables, **stored}, table, shapes)
-    return porting.assemble(Reveal, config, values)
+    return porting.assemble(Reveal, config, porting.port({**variables, **stored}, table, shapes))
 
 
 def scenic_config(variables: Mapping[str, np.ndarray]) -> RevealConfig:
     """The architecture of the reference's parameters, by their shapes; of a network without a gate, for one source.
-
-    Raises ValueError that lists the parameters which it would take and are not there."""
+    Raises ValueError where parameters that it takes are not there."""
 
     def layers(stack: str) -> int:
         pattern = re.escape(STACKS[stack][0]).replace(r"\{\}", r"(\d+)")
         return len({match[1] for name in variables if (match := re.match(pattern + "/", name))})
 
-    attention = "text.layers.0.attention.query.kernel"
-    patches, head = "vit.patches.kernel", "vit.layers.0.query.kernel"
-    needed = (
-        "embedding.embedding",
-        "text.positions.rel_embedding",
-        attention,
-        "text.layers.0.mlp.wi_0.kernel",
-        patches,
-    )
-    needed += ("projection.kernel", "value_head.latents", "vit.positions", head, "vit.layers.0.mlp_in.kernel")
-    names = {ours: source_name(ours) for ours in needed}
-    if missing := [theirs for theirs in names.values() if theirs not in variables]:
-        raise ValueError(f"no {', '.join(missing)} among {len(variables)} arrays: expected a REVEAL of scenic's")
-    shape = {ours: variables[theirs].shape for ours, theirs in names.items()}
-    (vocab_size, width), (heads, _) = shape["embedding.embedding"], shape["text.positions.rel_embedding"]
-    patch, grid = shape[patches][0], math.isqrt(shape["vit.positions"][1])
-    vit_width, vit_heads = shape[head][:2]
-    vit = VitConfig(vit_width, layers("vit"), vit_heads, shape["vit.layers.0.mlp_in.kernel"][1], patch, patch * grid)
+    def shape(ours: str) -> tuple[int, ...]:
+        theirs = source_name(ours)
+        if theirs not in variables:
+            raise ValueError(f"no {theirs} among {len(variables)} arrays: expected a REVEAL of scenic's")
+        return variables[theirs].shape
+
+    (vocab_size, width), (heads, _) = shape("embedding.embedding"), shape("text.positions.rel_embedding")
+    patch, grid = shape("vit.patches.kernel")[0], math.isqrt(shape("vit.positions")[1])
+    vit_width, vit_heads, _ = shape("vit.layers.0.query.kernel")
+    vit = VitConfig(vit_width, layers("vit"), vit_heads, shape("vit.layers.0.mlp_in.kernel")[1], patch, patch * grid)
     gate = variables.get(source_name("gate.map.bias"))
     return RevealConfig(
         vit,
         vocab_size,
         width,
         heads,
-        head_dim=shape[attention][1] // heads,
-        mlp=shape["text.layers.0.mlp.wi_0.kernel"][1],
+        head_dim=shape("text.layers.0.attention.query.kernel")[1] // heads,
+        mlp=shape("text.layers.0.mlp.wi_0.kernel")[1],
         encoder_layers=layers("text") + layers("fusion.encoder"),
         decoder_layers=layers("decoder"),
         fusion_layers=layers("fusion.encoder"),
-        key_dim=shape["projection.kernel"][1],
-        value_tokens=shape["value_head.latents"][1],
+        key_dim=shape("projection.kernel")[1],
+        value_tokens=shape("value_head.latents")[1],
         sources=1 if gate is None else len(gate),
         bos=min(RevealConfig.bos, vocab_size - 1),
     )

@@ -63,6 +63,7 @@ T5_FIELDS = (  # of config.json: the default, and the only value that is read
     ("relative_attention_num_buckets", BUCKETS, BUCKETS),
     ("relative_attention_max_distance", MAX_DISTANCE, MAX_DISTANCE),
 )
+T5_SHAPE = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
 HF_SPARE = (  # of old files: copies of the table, and a table that no T5 reads
     "encoder.embed_tokens.weight",
     "decoder.embed_tokens.weight",
@@ -99,9 +100,7 @@ def kind_of(path: str | Path) -> str:
         return "vit"
     if path.is_dir():
         if not (path / INDEX).is_file():
-            raise FileNotFoundError(
-                f"{path} has neither {CONFIG} (transformers) nor {INDEX} (t5x): name another folder"
-            )
+            raise FileNotFoundError(f"{path} has neither {CONFIG} (transformers) nor {INDEX} (t5x): name another")
         return "t5"
     return "reveal"
 
@@ -128,7 +127,6 @@ def read_t5(path: str | Path) -> PublishedT5:
 
 
 def hf_name(ours: str) -> str:
-    """transformers' name of a parameter of `T5`."""
     if ours in HF_T5:
         return HF_T5[ours]
     stack, number, module, _ = _layer(ours)
@@ -136,7 +134,6 @@ def hf_name(ours: str) -> str:
 
 
 def t5x_name(ours: str) -> str:
-    """t5x's name of a parameter of `T5`."""
     if ours in T5X:
         return T5X[ours]
     stack, number, module, leaf = _layer(ours)
@@ -151,8 +148,6 @@ def _layer(ours: str) -> tuple[str, ...]:
 
 
 def _t5_config(stored: Arrays, name_of: Callable[[str], str], transposed: bool) -> RevealConfig:
-    """The architecture, from the tensors' shapes."""
-
     def shape(ours: str) -> tuple[int, ...]:
         theirs = name_of(ours)
         if theirs not in stored:  # T5 1.0 has no output table of its own
@@ -200,16 +195,12 @@ def read_published(paths: Sequence[str | Path]) -> Published:
 
 
 def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
-    """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights.
-
-    Raises FileNotFoundError; ValueError for another architecture, and as the readers."""
+    """Parameters for a network of `config` from a weights file of ours, a run's folder, or published weights. Raises
+    FileNotFoundError; ValueError for another architecture, and as the readers."""
     paths = [local(path, pickles=True) for path in paths]
     for path in paths:
         if not path.exists():
-            raise FileNotFoundError(
-                f"{path} does not exist: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it from"
-                " published weights"
-            )
+            raise FileNotFoundError(f"{path}: an earlier stage writes it, or `reveal convert T5 VIT {path}` makes it")
     if len(paths) == 1 and (own := weights.file_of(paths[0])).suffix == ".safetensors" and own.is_file():
         return weights.load_params(own, config)
     parts = read_published(paths)
@@ -222,19 +213,23 @@ def start_params(paths: Sequence[str | Path], config: RevealConfig) -> Tree:
 
 
 def config_of(t5: PublishedT5, vit: PublishedVit | None, **changes: Any) -> RevealConfig:
-    """The network that is made of both; without a ViT, with the default one. `changes` are other fields."""
     return dataclasses.replace(t5.config, **({"vit": vit.config} if vit else {}), **changes)
 
 
 def assemble(config: RevealConfig, t5: PublishedT5 | None, vit: PublishedVit | None, seed: int = 0) -> Tree:
-    """The parameters of a network of `config`: published where there are any, else drawn with `seed`.
-
-    Raises ValueError, before anything is drawn, for an architecture that is not the published one's."""
-    differences = [] if vit is None or vit.config == config.vit else _differences("vit", config.vit, vit.config)
+    """The parameters of a network of `config`: published where there are any, else drawn with `seed`. Raises
+    ValueError, before anything is drawn, for an architecture that is not the published one's."""
+    compared: list[tuple[str, Any, Any, Sequence[str]]] = []
+    if vit is not None:
+        compared.append(("vit", config.vit, vit.config, [field.name for field in dataclasses.fields(config.vit)]))
     if t5 is not None:
-        same = ("vocab_size", "width", "heads", "head_dim", "mlp", "encoder_layers", "decoder_layers", "tied")
-        kept = dataclasses.replace(t5.config, **{f: getattr(config, f) for f in _fields(config) if f not in same})
-        differences += _differences("network", config, kept)
+        compared.append(("network", config, t5.config, T5_SHAPE))
+    differences = [
+        f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs, name)!r}"
+        for prefix, ours, theirs, names in compared
+        for name in names
+        if getattr(ours, name) != getattr(theirs, name)
+    ]
     if differences:
         raise ValueError(f"the weights are of another architecture: {', '.join(differences)}; set task.network to it")
     flat: dict[str, Any] = {} if vit is None else {f"vit.{name}": array for name, array in vit.params.items()}
@@ -253,7 +248,6 @@ def drawn_parts(t5: PublishedT5 | None, vit: PublishedVit | None) -> list[str]:
 
 
 def _moved(params: Flat, config: RevealConfig) -> Iterator[tuple[str, Any]]:
-    """T5's parameters by their places in REVEAL."""
     upper = ("fusion.encoder", "query_head.encoder", "key_head.encoder")
     for name, array in params.items():
         layer = re.fullmatch(r"encoder\.layers\.(\d+)\.(.+)", name)
@@ -269,20 +263,8 @@ def _moved(params: Flat, config: RevealConfig) -> Iterator[tuple[str, Any]]:
             yield name, array
 
 
-def _differences(prefix: str, ours: Any, theirs: Any) -> list[str]:
-    names = [name for name in _fields(ours) if getattr(ours, name) != getattr(theirs, name)]
-    return [f"{prefix}.{name} is {getattr(ours, name)!r}, theirs {getattr(theirs, name)!r}" for name in names]
-
-
-def _fields(config: Any) -> list[str]:
-    return [field.name for field in dataclasses.fields(config)]
-
-
 def read_scenic(path: str | Path) -> Reveal:
-    """A REVEAL of scenic's, its architecture by the shapes; without a gate it gets a uniform one. Raises as `read_t5`.
-
-    The number of sources of a network without a gate is 1."""
-    path = Path(path)
-    with about(path):
-        stored = read_flax(path)
+    """A REVEAL of scenic's (`porting.scenic_config`). Raises as `read_t5`."""
+    with about(Path(path)):
+        stored = read_flax(Path(path))
         return from_scenic(stored, scenic_config(stored))

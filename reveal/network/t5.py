@@ -18,8 +18,6 @@ The decoder runs on whole texts, as in training, or token by token with a `Cache
 passes the embedding, which the text encoder shares.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from functools import partial
@@ -68,13 +66,10 @@ class RelativePositionBias(nnx.Module):
 
 
 def causal_bias(length: int) -> Float[Array, "1 1 n n"]:
-    """Masks later tokens."""
     return jnp.where(np.tri(length, dtype=bool), 0.0, MASKED)[None, None]
 
 
 class Attention(nnx.Module):
-    """Multi-head attention, unscaled."""
-
     def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.heads = config.heads
         width, inner = config.width, config.heads * config.head_dim
@@ -84,13 +79,8 @@ class Attention(nnx.Module):
         self.out = Linear(inner, width, rngs=rngs)
 
     def __call__(
-        self,
-        x: Float[Array, "b n c"],
-        keys_values: KeysValues,
-        *biases: Float[Array, "#b #h #n m"],
-        mode: Mode = PLAIN,
+        self, x: Float[Array, "b n c"], keys_values: KeysValues, *biases: Float[Array, "#b #h #n m"], mode: Mode = PLAIN
     ) -> tuple[Float[Array, "b n c"], Float[Array, "b h n m"]]:
-        """The output, and the attention weights."""
         read, weights = attend(self._split(self.query(x)), *keys_values, *biases, mode=mode)
         return mode.drop(self.out(read.reshape(*x.shape[:2], -1)), 1), weights
 
@@ -118,11 +108,11 @@ class GatedMlp(nnx.Module):
 
 
 class _Layer(nnx.Module):
-    """The networks of a layer, each after a norm."""
+    cross = False
 
-    def __init__(self, config: RevealConfig, *, cross: bool = False, rngs: nnx.Rngs):
+    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
         self.attention_norm, self.attention = RMSNorm(config.width), Attention(config, rngs=rngs)
-        if cross:
+        if self.cross:
             self.cross_norm, self.cross_attention = RMSNorm(config.width), Attention(config, rngs=rngs)
         self.mlp_norm, self.mlp = RMSNorm(config.width), GatedMlp(config, rngs=rngs)
 
@@ -149,15 +139,13 @@ class EncoderLayer(_Layer):
 
 
 def _bias_of_query(bias: Float[Array, "#b h n m"], query: Int[Array, " b"]) -> Float[Array, "b h 1 m"]:
-    """The bias on one query of each row."""
     if bias.shape[0] == 1:
         return jnp.moveaxis(bias[0][:, query], 0, 1)[:, :, None]
     return jnp.take_along_axis(bias, query[:, None, None, None], axis=2)
 
 
 class DecoderLayer(_Layer):
-    def __init__(self, config: RevealConfig, *, rngs: nnx.Rngs):
-        super().__init__(config, cross=True, rngs=rngs)
+    cross = True
 
     def __call__(
         self,
@@ -168,7 +156,6 @@ class DecoderLayer(_Layer):
         context_bias: Float[Array, "b 1 1 m"],
         mode: Mode = PLAIN,
     ) -> Float[Array, "b n c"]:
-        """The new states of all tokens at once."""
         y = self.attention_norm(x)
         x = x + self.attention(y, self.attention.keys_values(y), position_bias, mode=mode)[0]
         return self._after_self_attention(x, self.cross_attention.keys_values(context), context_bias, mode.fold(4))
@@ -183,9 +170,8 @@ class DecoderLayer(_Layer):
         position_bias: Float[Array, "1 h 1 n"],
         context_bias: Float[Array, "b 1 1 m"],
     ) -> tuple[Float[Array, "r 1 c"], KeysValues]:
-        """One token of each of `r` rows. `past` is `r n h d`, `context` `b m h d`: rows may share a context.
-
-        Returns the new states, and the past with this token at `position`."""
+        """One token of each of `r` rows. `past` is `r n h d`, `context` `b m h d`: rows may share a context. Returns
+        the new states, and the past with this token at `position`."""
         y = self.attention_norm(x)
         keys, values = (
             lax.dynamic_update_slice_in_dim(kept, new, position, axis=1)
@@ -246,7 +232,7 @@ class Cache(NamedTuple):
     context_bias: Float[Array, "b 1 1 m"]
     position: Int[Array, ""]  # of the next token
 
-    def select(self, rows: Int[Array, " r"]) -> Cache:
+    def select(self, rows: Int[Array, " r"]) -> "Cache":
         """Row i continues row `rows[i]`, which has the same context."""
         return self._replace(past=jax.tree.map(lambda x: x[rows], self.past))
 
@@ -288,11 +274,9 @@ class Decoder(nnx.Module):
     def step(self, embedding: Embedding, tokens: Int[Array, " r"], cache: Cache) -> tuple[Float[Array, "r v"], Cache]:
         """Logits of what follows `tokens`, which are at `cache.position`, and the cache with them."""
         x = embedding(tokens[:, None]).astype(cache.context[0][0].dtype)
-        length = cache.past[0][0].shape[1]
-        table = self.positions(length) + causal_bias(length)
-        biases = {"position_bias": lax.dynamic_slice_in_dim(table, cache.position, 1, axis=2)}
-        biases["context_bias"] = cache.context_bias
-        past = []
+        length, past = cache.past[0][0].shape[1], []
+        bias = lax.dynamic_slice_in_dim(self.positions(length) + causal_bias(length), cache.position, 1, axis=2)
+        biases = {"position_bias": bias, "context_bias": cache.context_bias}
         for layer, before, context in zip(self.layers, cache.past, cache.context, strict=True):
             x, keys_values = layer.step(x, before, context, cache.position, **biases)
             past.append(keys_values)

@@ -1,8 +1,8 @@
 """The picture tower: a small convolutional network that embeds an image by its colours and their places.
 
-REVEAL's heads read an image through patches that a ViT has learnt from captions (`heads.py`). A ViT of two layers that
-was trained on thousands of drawings, not on billions of photographs, compares pictures no better than their pixels do.
-A network may therefore have this tower too, whose embedding is a part of every query and key of its own:
+REVEAL's heads read an image through patches that a ViT has learnt from captions (`heads.py`); one of two layers that
+was trained on thousands of drawings compares pictures no better than their pixels do. A network may therefore have this
+tower too, whose embedding is a part of every query and key of its own:
 
     q = [sqrt(h) head(text, image); sqrt(w) tower(image)]
     q . k = h cosine of the heads + w cosine of the pictures         h = 1 - w, or of its own
@@ -13,12 +13,9 @@ A network may therefore have this tower too, whose embedding is a part of every 
     2 x 2 convolution, stride 2, residual blocks     6 x 6 x c
     norm, one linear map of all places, unit length  e
 
-The last map has a weight for every place: where a colour is decides which flag it is. A query or an item without an
-image has the learnt vector `none` instead, and training teaches the tower to put whatever is no picture of a known kind
-near it (`reveal/training/picture_pairs.py`): its cosine with the stored pictures then says how far to trust a match.
+The last map has a weight for every place: where a colour is decides which flag it is. What has no image has the learnt
+vector `none`, and training puts whatever is no picture of a known kind near it (`reveal/training/picture_pairs.py`).
 """
-
-from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
@@ -45,8 +42,6 @@ class Convolution(nnx.Module):
 
 
 class Residual(nnx.Module):
-    """x + convolution(gelu(convolution(norm x)))."""
-
     def __init__(self, width: int, *, rngs: nnx.Rngs):
         self.norm = RMSNorm(width)
         self.first, self.second = (Convolution(width, width, 3, rngs=rngs) for _ in range(2))
@@ -56,8 +51,6 @@ class Residual(nnx.Module):
 
 
 class Tower(nnx.Module):
-    """Images to unit vectors."""
-
     def __init__(self, config: TowerConfig, image_size: int, *, rngs: nnx.Rngs):
         quarter, half, whole = config.width // 4, config.width // 2, config.width
         self.stem = nnx.List([Convolution(3, quarter, 3, 2, rngs=rngs), Convolution(quarter, half, 3, 2, rngs=rngs)])

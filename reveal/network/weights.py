@@ -54,6 +54,5 @@ def load_params(path: str | Path, config: RevealConfig) -> Tree:
 
 
 def file_of(path: str | Path) -> Path:
-    """The file itself, or that in a run's folder."""
     path = Path(path)
     return path / FILE if path.is_dir() else path

@@ -1,17 +1,14 @@
 """From images to the squares that a network sees: resizing, crops, and views of a question's image.
 
-A network sees a square of few pixels. What fills a third of a photograph has a ninth of them, and its surroundings
-have the rest. So a network with a picture tower looks at *views*: the whole image and windows of it, each resized to
-the square. The question is asked about one of them, the view v with the largest
+What fills a third of a photograph has a ninth of a square's few pixels. So a network with a picture tower looks at
+*views*: the whole image and windows of it, each resized to the square. The question is asked about the view v with the
+largest
 
     score of its best item - size_cost (1 - share of v) - background (similarity of v to no picture)
 
 A smaller window has to score more, as a piece of a picture is often a picture of its own: the upper two stripes of
-Austria's flag are Monaco's. A window that is near the tower's vector of no picture counts less, as among many windows
-of a background some match an item by chance.
+Austria's flag are Monaco's. A window near the tower's vector of no picture counts less, as some match by chance.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -35,7 +32,7 @@ class Views:
     background: float = 0.5  # of the similarity to no picture
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> Views:
+    def from_json(cls, fields: Mapping[str, Any] | Sequence[Any]) -> "Views":
         """A description in a header; older ones are the windows alone."""
         fields = fields if isinstance(fields, Mapping) else {"windows": fields}
         windows = tuple((float(share), int(count)) for share, count in fields.get("windows", ()))

@@ -13,9 +13,8 @@ Older files may have a `processor.json` beside them.
 
 A description is a JSON object with any of: `tokenizer` (a path), `words` (of a vocabulary of whole words), `sources`,
 `item_length`, `question_length`, `answer_length`, `prompt`, `blank` (grey level in [0, 1] of the image of a question
-without one), `hops` (two-hop questions about an image, each with the two questions that it is decomposed into) and
-`views` (fields of `reveal.processing.images.Views`: a network with a picture tower is asked about the view of an image
-that the memory knows best).
+without one), `hops` (two-hop questions about an image, each with the two that it is decomposed into), `views` (fields
+of `images.Views`) and `doubt` (`doubt.Doubt`).
 
 An item's text is its text fields in their order, joined by the tokenizer's separator. Images are resized to a square
 whatever their aspect, so that nothing is cut off.
@@ -62,16 +61,12 @@ def prompted(question: str, prompt: str = ASK) -> str:
 
 
 class Hops(NamedTuple):
-    """The two questions that a two-hop question is decomposed into."""
-
     about_image: str
     about_answer: str  # without an image; {} is the answer to the first
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Processor:
-    """Turns texts and images into network inputs."""
-
     tokenizer: Tokenizer
     sources: tuple[str, ...]  # names, in order of the network's gate
     image_size: int  # in pixels
@@ -112,11 +107,6 @@ class Processor:
         if isinstance(image, str | Path):
             return from_uint8(resized(to_uint8(read_image(image)), self.image_size))
         check_image("the question's image", image)
-        if np.shape(image)[:2] != 2 * (self.image_size,):
-            side, found = self.image_size, "x".join(map(str, np.shape(image)[1::-1]))
-            raise ValueError(
-                f"the question's image is {found}: this network sees {side}x{side}; resize it, or name its file"
-            )
         return image
 
     def views_of(self, path: str | Path) -> Float[np.ndarray, "v s s 3"]:
@@ -124,7 +114,6 @@ class Processor:
         return self.views.of(to_uint8(read_image(path)), self.image_size)
 
     def two_hops(self, question: str) -> Hops | None:
-        """The decomposition of a two-hop question; None for all others."""
         return self.hops.get(question.strip().lower())
 
     def row(self, item: Item, skips: Skips) -> Row | None:
@@ -148,11 +137,10 @@ def processor_of(
     sources: Sequence[str] = (),
     default_sources: Sequence[str] = (),
 ) -> Processor:
-    """The processor of the network in the file `weights`, whose contents are `config` and `header`.
-
-    `tokenizer`, a file for `tokenizers.load`, and `sources`, names, override the file's; `default_sources` are for a
-    file without any. Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for
-    another number of sources, and for a description with an unknown key."""
+    """The processor of the network in the file `weights`, whose contents are `config` and `header`. `tokenizer`, a file
+    for `tokenizers.load`, and `sources`, names, override the file's; `default_sources` are for a file without any.
+    Raises FileNotFoundError for no tokenizer; ValueError for one that does not fit the network, for another number of
+    sources, and for a description with an unknown key."""
     description = _description(weights, header)
     data = recipe_of(header, "data")
     found = tokenizers.load(tokenizer) if tokenizer is not None else _tokenizer(weights, description, data)
@@ -161,10 +149,8 @@ def processor_of(
         given = f"{len(names)} sources ({', '.join(names)})" if names else "no names of sources"
         raise ValueError(f"{weights}: {given} for the {config.sources} that it tells apart: name them with --names")
     if len(found) > config.vocab_size or found.bos != config.bos:
-        raise ValueError(
-            f"{weights} has {config.vocab_size} tokens and begins answers with {config.bos}, the tokenizer"
-            f" {len(found)} and {found.bos}: give the one that it was trained with, --tokenizer FILE"
-        )
+        other = f"{config.vocab_size} tokens and begins with {config.bos}, the tokenizer {len(found)} and {found.bos}"
+        raise ValueError(f"{weights} has {other}: give the one that it was trained with, --tokenizer FILE")
     options: dict[str, Any] = {ours: int(data[theirs]) for ours, theirs in LENGTHS.items() if theirs in data}
     options |= {key: description[key] for key in (*LENGTHS, "prompt") if key in description}
     options["completes"] = data.get("objective") == "prefix"
@@ -173,10 +159,7 @@ def processor_of(
         options["blank"] = np.full((size, size, 3), grey, np.float32)
     options["views"] = Views.from_json(description.get("views", ()))
     if (doubt := description.get("doubt")) is not None:
-        options["doubt"] = found_doubt = Doubt.from_json(doubt)
-        if found_doubt.question and len(found_doubt.question.weights) != config.width:
-            count = len(found_doubt.question.weights)
-            raise ValueError(f"{weights}: doubt reads {count} numbers of a question, the network has {config.width}")
+        options["doubt"] = Doubt.from_json(doubt)
     if hops := description.get("hops"):
         options["hops"] = {hop["question"].lower(): Hops(hop["about_image"], hop["about_answer"]) for hop in hops}
     return Processor(found, names, size, **options)
@@ -190,7 +173,6 @@ def recipe_of(header: Metadata, part: str) -> Mapping[str, Any]:
 
 
 def _description(weights: Path, header: Metadata) -> dict[str, Any]:
-    """The description in the header, or beside the file."""
     beside = weights.parent / DESCRIPTION
     found = header.metadata.get("processor")
     if found is None and beside.is_file():
@@ -260,15 +242,13 @@ def usable_row(item: Item, tokens: Int[np.ndarray, "*v l"], resize: Resize, name
 
 def network_input(items: Sequence[Item], tokenizer: Tokenizer, length: int, size: int) -> Mapping[str, np.ndarray]:
     """tokens, image and has_image, as `Reveal.encode_item` takes them. Raises ValueError for a damaged image."""
-    rows = []
-    for item in items:
-        tokens, image = tokenizer.encode(text_of(item, tokenizer.separator), length), item.pixels()
-        rows.append(Row(tokens, None if image is None else resized(image, size)))
-    return stacked_input(rows, length, size)
+    pictures = (item.pixels() for item in items)
+    images = [None if picture is None else resized(picture, size) for picture in pictures]
+    tokens = [tokenizer.encode(text_of(item, tokenizer.separator), length) for item in items]
+    return stacked_input(list(map(Row, tokens, images)), length, size)
 
 
 def stacked_input(rows: Sequence[Row], length: int, size: int) -> Mapping[str, np.ndarray]:
-    """`network_input` of rows."""
     tokens, image, has_image = stacked(rows, length, size)
     return {"tokens": tokens, "image": from_uint8(image), "has_image": has_image}
 
@@ -285,5 +265,4 @@ def stacked(
 
 
 def text_of(item: Item, separator: str) -> str:
-    """All texts of an item that are not empty."""
     return f" {separator} ".join(filter(None, item.texts()))

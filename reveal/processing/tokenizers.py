@@ -8,7 +8,9 @@
 | x.model | `Pieces` | SentencePiece: any text as pieces of words; T5's own `spiece.model`, or one trained here |
 | x.json | `Words` | one id per known word: for small worlds and tests |
 
-`load` opens either; both are a `Tokenizer`. Ids mean nothing without the file, so it is kept beside the weights.
+`load` opens either. `encode` gives as many ids as it is asked for, padded or cut, without start and end; `decode` the
+text before the end. `len` is the size of the vocabulary, unused ids included; `digest`, a hash of the mapping, is equal
+for equal tokenizers, wherever their files are. Ids mean nothing without the file, so it is kept beside the weights.
 
 **Ids of words.** 0 padding, 1 end, 2 start, as in `RevealConfig.tiny`; 3 to 6 four of T5's sentinels; then the words.
 
@@ -26,8 +28,6 @@ A SentencePiece model of another size follows the same rule, so a network for it
 `bos=...bos`, which `show` prints. A sentinel that a text spells out, `<extra_id_7>`, is encoded as that sentinel.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import hashlib
@@ -38,7 +38,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import numpy as np
 import sentencepiece
@@ -56,32 +56,6 @@ SENTINEL = re.compile(r"<extra_id_(\d{1,2})>")
 WORD = re.compile(r"<extra_id_\d>|[^\W_]+(?:'[^\W_]+)*|[^\w\s]|_")
 MAX_LINE = 2**30  # bytes; SentencePiece drops longer lines, by default those above 4,192
 UNKNOWN_WORD = SPECIAL.index("<extra_id_1>")
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """`len` is the vocabulary's size, unused ids included."""
-
-    pad: int  # fills rows
-    bos: int  # begins an answer
-    eos: int  # ends it
-    mask: int  # stands where a text continues
-    separator: str  # text between the fields of an item
-
-    @property
-    def digest(self) -> str:
-        """Hash of the mapping: equal for equal tokenizers, wherever their files are."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
-        """Ids, padded or truncated to `length`, without start and end."""
-        ...
-
-    def decode(self, tokens: Iterable[int | np.integer]) -> str:
-        """The text before the end token; padding and start are skipped."""
-        ...
 
 
 class Pieces:
@@ -148,7 +122,7 @@ class Words:
             raise ValueError(f"a vocabulary begins with {' '.join(SPECIAL)} and has unique words; repeated: {repeated}")
 
     @classmethod
-    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> Words:
+    def of_texts(cls, texts: Iterable[str], size: int = 32000) -> "Words":
         """The most frequent words of some texts; `size` includes the special ones."""
         counts = collections.Counter(word for text in texts for word in WORD.findall(text.lower()))
         ranked = sorted(counts, key=lambda word: (-counts[word], word))
@@ -156,7 +130,7 @@ class Words:
         return cls((*SPECIAL, *words[: max(size - len(SPECIAL), 0)]))
 
     @classmethod
-    def load(cls, path: str | Path) -> Words:
+    def load(cls, path: str | Path) -> "Words":
         """Raises OSError, and ValueError for a file that holds something else."""
         try:
             return cls(tuple(read_json(Path(path))["words"]))
@@ -164,7 +138,6 @@ class Words:
             raise ValueError(f"{path} is no vocabulary ({error}): give a file that `Words.save` wrote") from None
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Raises FileExistsError."""
         with atomic_output(path, overwrite) as temporary:
             temporary.write_text(json.dumps({"words": self.words}, indent=0) + "\n", "utf-8")
 
@@ -177,7 +150,6 @@ class Words:
 
     @functools.cached_property
     def numbers(self) -> dict[str, int]:
-        """Word -> id."""
         return {word: number for number, word in enumerate(self.words)}
 
     def encode(self, text: str, length: int) -> Int[np.ndarray, " length"]:
@@ -188,7 +160,10 @@ class Words:
         return " ".join(self.words[number] for number in ids if number < len(self))
 
 
-def load(path: str | Path) -> Pieces | Words:
+Tokenizer = Pieces | Words
+
+
+def load(path: str | Path) -> Tokenizer:
     """The tokenizer in a file, by its suffix. Raises as the classes."""
     return Words.load(path) if Path(path).suffix == ".json" else Pieces(path)
 
@@ -263,7 +238,6 @@ def show(
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m reveal.processing.tokenizers") -> None:
-    """The command; `arguments` defaults to the command line."""
     with terminal.exits(prog, out_of_memory="give fewer texts"):
         tyro.extras.subcommand_cli_from_dict({"train": train, "show": show}, prog=prog, args=arguments)
 

@@ -7,8 +7,6 @@
 | `tokenizer.json` | SigLIP 2's; lower case |
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -80,20 +78,16 @@ def tokenizer_of(folder: Path, config: TwoTowerConfig) -> TowerTokenizer:
         fast: Any = tokenizers.Tokenizer.from_buffer(data)
         fast.no_padding()
         fast.no_truncation()
-        size, digest = fast.get_vocab_size(), hashlib.sha256(data).hexdigest()
-        ends = [fast.token_to_id(token) for token in ("<eos>", "</s>")]
-        end = next((number for number in ends if number is not None), 1)
-        padding = fast.token_to_id("<pad>")
-        padding = end if padding is None else padding
+        ids, digest = fast.get_vocab(), hashlib.sha256(data).hexdigest()
+        size, end = len(ids), ids.get("<eos>", ids.get("</s>", 1))
+        padding = ids.get("<pad>", end)
 
         def encode(text: str) -> list[int]:
             return fast.encode(text.lower()).ids
     else:
         raise FileNotFoundError(f"{folder} has neither {PIECES} nor {JSON}: copy the tokenizer's files too")
     if size > config.text.vocab_size:
-        raise ValueError(
-            f"{folder}: {size} tokens, the text tower has {config.text.vocab_size}; take both from one model"
-        )
+        raise ValueError(f"{folder} has {size} tokens, the text tower {config.text.vocab_size}: take one model's")
     return TowerTokenizer(encode, config.text_length, padding, end, digest[:16])
 
 
@@ -112,7 +106,7 @@ class TwoTowerProcessor:
     @classmethod
     def of_folder(
         cls, folder: Path, config: TwoTowerConfig, sources: Sequence[str], vectors: int = 1
-    ) -> TwoTowerProcessor:
+    ) -> "TwoTowerProcessor":
         """Raises as `tokenizer_of` and `ImagePreparation.from_json`."""
         side = config.vision.image_size
         siglip = ImagePreparation(side, crop=False, mean=HALF, std=HALF)
@@ -137,7 +131,6 @@ class TwoTowerProcessor:
         return row
 
     def unknown(self, text: str) -> list[str]:
-        """No words are unknown: pieces spell everything."""
         return []
 
     def image(self, image: str | Path | Float[np.ndarray, "_h _w 3"]) -> UInt8[np.ndarray, "s s 3"]:

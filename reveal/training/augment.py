@@ -1,8 +1,7 @@
 """Augmentation of item images in the warm start: crop, rotation, brightness, noise, and dropping the image.
 
-An item has one image, and a network that sees it a thousand times learns its pixels instead of its content. So each
-item image is augmented anew in every step, as the released program does (a random crop; it also drops a fifth of the
-images, so that texts are read). The paper augments images of questions (Hu et al., CVPR 2023): `OwnDataConfig.crop`.
+A network that sees an item's one image a thousand times learns its pixels instead of its content. So each is augmented
+anew in every step, as in the released program. The paper augments images of questions: `OwnDataConfig.crop`.
 """
 
 import dataclasses
@@ -22,8 +21,6 @@ SIDES = Rule(lambda crop: len(crop) == 2 and 0 < crop[0] <= crop[1] <= 2, "the l
 
 @dataclasses.dataclass(frozen=True)
 class Augment(Checked):
-    """Ranges of the augmentations."""
-
     # Part of the side that is shown; above 1 the border is extended.
     crop: Annotated[Sequence[int | float], SIDES] = (0.75, 1.0)
     turn: AtLeast0 = 0.0  # largest rotation, in radians
@@ -47,7 +44,6 @@ class Augment(Checked):
         )
 
     def _crop(self, key: PRNGKeyArray, image: Float[Array, "h w 3"]) -> Float[Array, "h w 3"]:
-        """A rotated crop, sampled bilinearly."""
         size_key, centre_key, turn_key = jax.random.split(key, 3)
         fraction = jax.random.uniform(size_key, minval=self.crop[0], maxval=self.crop[1])
         angle = self.turn * jax.random.uniform(turn_key, minval=-1)

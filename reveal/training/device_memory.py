@@ -4,13 +4,11 @@
     encoded    their keys and values, computed from the parameters some steps ago
 
 A step searches `encoded.keys`, re-encodes the items that gradients must reach from `contents`, and reads the others
-from `encoded`. `encode_all` computes keys and values of all items; the trainer refreshes them every so many steps
-(`common/training/refresh.py`).
+from `encoded`, which the trainer refreshes every so many steps (`encode_all`; `common/training/refresh.py`).
 
 All of it but sources and ids is split by rows over the devices of the mesh (`SPLIT`): each encodes its own rows, and
-`gather` brings the rows that a step reads to the devices that read them. So the memory of a device and the time of a
-refresh are those of its share. On a number of devices that does not divide the rows, such as 7, each holds and encodes
-all of them, and only the search is split.
+`gather` brings the rows that a step reads to the devices that read them. On a number of devices that does not divide
+the rows, such as 7, each holds and encodes all of them, and only the search is split.
 
 Rows are the items in order of their ids, padded with rows that no search finds to a multiple of `ROWS` (`exact.py`).
 Rows carry the item's id, so this memory and the one on disk name the same items.
@@ -39,8 +37,6 @@ SPLIT = (("contents/(tokens|image|has_image)$", "rows"),)  # `common.training.me
 
 
 class Contents(NamedTuple):
-    """Items as network inputs."""
-
     tokens: Int[Array | np.ndarray, "m l"]  # 0 where there is no text
     image: UInt8[Array | np.ndarray, "*m s s 3"] | Float[Array, "*m s s 3"]  # 0 to 255; floats after `augment.py`
     has_image: Bool[Array | np.ndarray, " m"]
@@ -56,13 +52,8 @@ class Encoded(NamedTuple):
 
 
 def contents_of(items: Any, sources: int) -> Contents:
-    """Items (`reveal.processing.item_arrays.ItemArrays`) in order of their ids, padded. Raises ValueError for no items,
-    a repeated id, or a source index of `sources` or more."""
+    """Items (`own_batches.ItemArrays`) of so many sources in order of their ids, padded."""
     order = np.argsort(items.id, kind="stable")
-    if not len(order) or (np.diff(items.id[order]) == 0).any():
-        raise ValueError(f"{len(order)} items, of which some have the same id: give one item or more, each its own id")
-    if (largest := int(items.source.max())) >= sources:
-        raise ValueError(f"an item has source {largest}, the network knows {sources}: raise task.network.sources")
     padding = -len(order) % ROWS
 
     def padded(array: np.ndarray, dtype: Any, value: int = 0) -> np.ndarray:
@@ -144,7 +135,6 @@ def take(contents: Contents, rows: Int[Array, "b ..."], mesh: Mesh | None = None
 def permuted(
     tokens: Int[Array, "b ..."], permutation: Int[Array | np.ndarray, "b v"] | None = None
 ) -> Int[Array, "b ..."]:
-    """Tokens through each row's permutation of the vocabulary; None leaves them."""
     if permutation is None:
         return tokens
     return jnp.take_along_axis(jnp.asarray(permutation), tokens.reshape(len(tokens), -1), axis=1).reshape(tokens.shape)
@@ -201,8 +191,6 @@ def _encode_chunk(
     chunk: int,
     mesh: Mesh | None,
 ) -> Encoded:
-    """`encoded` with the rows of one chunk of each device."""
-
     def of_each_device(params: Any, encoded: Encoded, inputs: tuple[Any, ...], start: Array) -> Encoded:
         rows = [lax.dynamic_slice_in_dim(x, start, chunk) for x in inputs]
         put = partial(lax.dynamic_update_slice_in_dim, start_index=start, axis=0)

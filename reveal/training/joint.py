@@ -5,10 +5,9 @@
     3. scores of those keys, with gradients -> prior -> fusion -> answer
 
 (Hu et al., CVPR 2023, "retrieval-augmented generation"; `KnowledgeFIDModel` of the reference, whose retrieval cannot
-run.) The search itself has no gradient: which items are found depends on the parameters discontinuously.
-
-Stored keys and values grow stale as the network learns. The trainer recomputes them from a snapshot of the parameters
-in the background, every so many steps (`common/training/refresh.py`); to the gradient a stale key is a constant.
+run.) The search itself has no gradient. Stored keys and values, constants to the gradient, grow stale as the network
+learns: the trainer recomputes them from a snapshot of the parameters in the background, every so many steps
+(`common/training/refresh.py`).
 
 The search is exact, part of the compiled step, and sharded over the devices. `engine` replaces it by one that the step
 calls on the host (`memory/engines/engine.py`): an approximate index of FAISS, or Milvus, as the memory will be served.
@@ -42,8 +41,6 @@ from reveal.training.warm_start import RevealTask
 
 @dataclasses.dataclass(frozen=True)
 class Joint(RevealTask):
-    """Items are retrieved."""
-
     weights: Weights = dataclasses.field(default_factory=lambda: Weights(contrastive=0.0))
     reencode: NotNegative | None = None  # how many of a row's items are encoded again, the best ones; None: all k
     sources: Sequence[int] | None = None  # indices of the sources to search; None: all
@@ -72,7 +69,6 @@ class Joint(RevealTask):
     def refresh_arrays(
         self, params: Params, frozen: Any, check_cancelled: Callable[[], None] = lambda: None
     ) -> dict[str, Any]:
-        """Keys and values of the whole memory."""
         params = jax.tree.map(lambda x: x.astype(self.dtype), params)
         return device_memory.encode_all(self.graph, params, frozen["contents"], check_cancelled)._asdict()
 
@@ -88,7 +84,6 @@ class Joint(RevealTask):
         self.engine.update(dataclasses.replace(rows, memory=self.training), self.config.sources, version.number)
 
     def check(self) -> None:
-        """Raises what the engine raised in a step."""
         if self.failures:
             first = self.failures[0]
             self.failures.clear()  # the next training with this task starts clean
@@ -96,10 +91,8 @@ class Joint(RevealTask):
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "permutation" in batch and self.fresh < self.k:
-            raise ValueError(
-                f"task.reencode is {self.reencode}, but stored values do not follow the batch's permutation of tokens:"
-                f" re-encode all {self.k}, or set data.shuffle=false"
-            )
+            way_out = f"re-encode all {self.k}, as stored values do not follow data.shuffle, or set it to false"
+            raise ValueError(f"task.reencode is {self.reencode}: {way_out}")
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         encoded = Encoded(**context.refreshed)
         query = self.query(model, batch, context.key)
@@ -123,7 +116,6 @@ class Joint(RevealTask):
 
     @property
     def fresh(self) -> int:
-        """Items of a row that are re-encoded."""
         return self.k if self.reencode is None else self.reencode
 
     def search(self, query: Query, contents: Contents, encoded: Encoded, context: Context) -> Hits:
@@ -149,17 +141,14 @@ class Joint(RevealTask):
         return exact.search(Index(encoded.keys, source), query.vector, self.k, gate, mesh, split=split)
 
     def search_engine(self, query: Query, contents: Contents, mesh: Mesh) -> Hits:
-        """The engine's result, computed on the host; queries that are not finite find nothing.
-
-        Raises ValueError for several CPU devices: they share the threads that a host callback needs, and devices that
-        wait for each other may leave none."""
+        """The engine's result, computed on the host; queries that are not finite find nothing. Raises ValueError for
+        several CPU devices: they share the threads that a host callback needs, and devices that wait for each other may
+        leave none."""
         engine, shape = self.engine, (len(query.vector), self.k)
         assert engine is not None  # `search` checked
         if mesh.devices.size > 1 and mesh.devices.flat[0].platform == "cpu":
-            raise ValueError(
-                f"task.engine is {type(engine).__name__}, which may deadlock {mesh.devices.size} CPU devices:"
-                " set trainer.devices=1"
-            )
+            name, count = type(engine).__name__, mesh.devices.size
+            raise ValueError(f"task.engine is {name}, which may deadlock {count} CPU devices: set trainer.devices=1")
         no_ids = np.full(shape, NOTHING, np.int32)
         nothing = no_ids, np.full(shape, -np.inf, np.float32), no_ids
 
@@ -200,7 +189,6 @@ class Joint(RevealTask):
         return values, scores(query.vector, keys, query.log_gate, jnp.maximum(hits.sources, 0))
 
     def recall(self, hits: Hits, contents: Contents, batch: Batch) -> dict[str, Array]:
-        """How often the gold item was found, where the batch names it."""
         if "gold" not in batch or self.k == 0:
             return {}
         ids: Int[Array, "b k"] = jnp.where(hits.rows >= 0, jnp.asarray(contents.id)[jnp.maximum(hits.rows, 0)], -1)

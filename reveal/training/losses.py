@@ -134,8 +134,6 @@ class Loss:
 
 @dataclasses.dataclass(frozen=True)
 class Weights(Checked):
-    """Weights of the losses."""
-
     contrastive: Share = 0.01  # r; the generation loss has 1 - r
     disentangle: AtLeast0 = 0.01
     gap: AtLeast0 = 0.0001

@@ -19,17 +19,16 @@ A batch of b images of s pixels, with n tokens of text, o of answer and h negati
 Prefix language modelling splits all captions of a batch after the same number of tokens, drawn from 0 to `prefix` (Hu
 et al., CVPR 2023, as released); a shorter caption keeps its last token as its answer.
 
-**Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): an image of
-224 pixels takes 150 KB, so 100,000 take 15 GB, or 2 GB of each of eight devices. For the warm start, images of
-questions may be cropped (`crop`), and those of items cropped (`item_crop`) or dropped (`drop_image`), so that retrieval
-cannot compare pixels. What becomes of an item is drawn once, not per step as in the reference.
+**Knowledge.** All items are in RAM of each process, and split over the devices (`device_memory.Contents`): 100,000
+images of 224 pixels take 15 GB. For the warm start, images of questions may be cropped (`crop`), and those of items
+cropped (`item_crop`) or dropped (`drop_image`), once, so that retrieval cannot compare pixels.
 
 **Negatives** that a question names come first, shuffled; then come other questions' gold items. An item that answers no
 question would teach that its key is to be far from all questions.
 
 The same seed gives the same batches, for any number of threads and processes, and an iterator can be resumed from its
-state. Questions are in RAM; their images are read when needed. A damaged one is named in the log, and the next question
-takes its place, unless `strict`.
+state. Images of questions are read when needed; a damaged one is named in the log, and the next question takes its
+place, unless `strict`.
 """
 
 import functools
@@ -42,7 +41,7 @@ from typing import Annotated, Any, Literal
 
 import grain
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from common.checked import NotNegative, OneOrMore, Positive, Rule, Share, whole
 from common.data.stored import decode_picture
@@ -50,9 +49,8 @@ from common.io.images import from_uint8
 from common.training.batches import Batched, Readable
 from reveal.memory.items import Item
 from reveal.processing import tokenizers
-from reveal.processing.images import resized
-from reveal.processing.item_arrays import ItemArrays, Later, arrays_of
-from reveal.processing.processor import CUT, DESCRIBE, network_input, prompted
+from reveal.processing.images import WHOLE, resized
+from reveal.processing.processor import CUT, DESCRIBE, Row, network_input, prompted, row_of, stacked
 from reveal.sources.records import Question, Skips
 from reveal.sources.registry import Items, Questions
 
@@ -61,13 +59,61 @@ Example = dict[str, Any]
 Objective = Literal["vqa", "caption", "prefix"]
 SHARES = Rule(lambda share: len(share) == 2 and 0 < share[0] <= share[1] <= 1, "the least and largest share, 0 to 1")
 Span = Annotated[Sequence[float | int], SHARES]
-_SHARED: weakref.WeakValueDictionary[str, Later] = weakref.WeakValueDictionary()  # task and data share their items
+CROP_SEED = 0x63726F70  # with an item's id, seeds its crop and drop
+_SHARED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # of task and data
+
+
+@dataclass(frozen=True, eq=False)
+class ItemArrays:
+    """All items of a training run, a row each."""
+
+    tokens: Int[np.ndarray, "n l"]
+    image: UInt8[np.ndarray, "n s s 3"]  # black where there is none
+    has_image: Bool[np.ndarray, " n"]
+    source: UInt8[np.ndarray, " n"]  # index
+    id: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.id)
+
+
+def arrays_of(
+    items: Iterable[Item],
+    sources: Sequence[str],
+    tokenizer: tokenizers.Tokenizer,
+    length: int,
+    size: int,
+    crop: Sequence[float | int] = WHOLE,
+    drop_image: float | int = 0,
+    skips: Skips | None = None,
+) -> ItemArrays:
+    """All usable items; one with a damaged image, or with neither text nor image, is skipped. `sources` are names, in
+    order of their indices; `crop` is the range of the share of an image that is kept, and `drop_image` the share of the
+    images of items with text that are dropped, both drawn once, seeded by the item's id. Raises ValueError for an
+    unknown source, a missing or repeated id, and no usable item."""
+    skips = skips or Skips()
+    rows: dict[int, Row] = {}
+    source: list[int] = []
+    for item in items:
+        number = item.id
+        if item.source not in sources:
+            raise ValueError(f"item {number} is of source {item.source!r}, sources are {', '.join(sources)}: add it")
+        if number is None or number in rows or not 0 <= number < 2**31:
+            rule = "ids are unique, in training 0 to 2^31 - 1: number items and gold anew, or set a reader's first_id"
+            raise ValueError(f"item {number} of {item.source}: {rule}")
+        rng = np.random.default_rng([CROP_SEED, number])
+        row = row_of(item, tokenizer, length, size, skips, rng, crop, drop_image)
+        if row is not None:
+            rows[number] = row
+            source.append(sources.index(item.source))
+    if not rows:
+        raise ValueError(f"no usable item in the knowledge ({skips}): check its path and its images")
+    arrays = stacked(list(rows.values()), length, size)
+    return ItemArrays(*arrays, np.array(source, np.uint8), np.array(list(rows), np.int64))
 
 
 @dataclass(frozen=True)
 class OwnDataConfig(Batched):
-    """Items and the questions about them."""
-
     knowledge: str | Sequence[Items]  # a .jsonl of the general format, or `reveal.sources.Items`
     questions: str | Questions  # a .jsonl, or a `reveal.sources.Questions`
     sources: OneOrMore[str]  # names of the items' sources, in order of the network's gate
@@ -99,41 +145,33 @@ class OwnDataConfig(Batched):
         return dataset.map_with_index(functools.partial(self._split_caption, seed)) if prefix else dataset
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """Descriptions of the questions with these ids."""
         questions = {question.id: question for question in self.usable_questions}
         return [_name(questions[int(number)]) for number in ids]
 
     @functools.cached_property
-    def vocabulary(self) -> Any:
-        """A `Tokenizer`. Its first use raises as `tokenizers.load`."""
-        return Later(lambda: tokenizers.load(self.tokenizer))
+    def vocabulary(self) -> tokenizers.Tokenizer:
+        """Raises as `tokenizers.load`."""
+        return tokenizers.load(self.tokenizer)
 
     @functools.cached_property
-    def items(self) -> Any:
-        """`ItemArrays`. Their first use raises OSError and ValueError as `arrays_of`."""
-        paths = [Path(path) for path in (self.tokenizer, *(source.path for source in self._knowledge))]
-        changed = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
-        options = self.sources, self.image_size, self.item_length, self.item_crop, self.drop_image, self.strict
-        key = repr((list(self._knowledge), self.tokenizer, options, changed))
-        return _SHARED.setdefault(key, Later(self._read_items))
-
-    @property
-    def _knowledge(self) -> Sequence[Items]:
-        if isinstance(self.knowledge, str):
-            return [Items("jsonl", self.knowledge, strict=self.strict)]
-        return self.knowledge
-
-    def _read_items(self) -> ItemArrays:
-        skips, items = Skips(self.strict), (item for source in self._knowledge for item in source)
-        lengths = self.item_length, self.image_size
-        arrays = arrays_of(items, self.sources, self.vocabulary, *lengths, self.item_crop, self.drop_image, skips)
-        if skips.counts:
-            log.warning("knowledge: %s", skips)
-        return arrays
+    def items(self) -> ItemArrays:
+        """Shared by equal configs of unchanged files. Raises OSError and ValueError as `arrays_of`."""
+        knowledge, skips = self.knowledge, Skips(self.strict)
+        if isinstance(knowledge, str):
+            knowledge = [Items("jsonl", knowledge, strict=self.strict)]
+        options = self.item_length, self.image_size, self.item_crop, self.drop_image
+        files = [Path(path) for path in (self.tokenizer, *(source.path for source in knowledge))]
+        changed = [file.stat().st_mtime_ns if file.exists() else 0 for file in files]
+        key = repr((list(knowledge), self.tokenizer, self.sources, options, self.strict, changed))
+        if (shared := _SHARED.get(key)) is None:
+            items = (item for source in knowledge for item in source)
+            shared = _SHARED[key] = arrays_of(items, self.sources, self.vocabulary, *options, skips)
+            if skips.counts:
+                log.warning("knowledge: %s", skips)
+        return shared
 
     @functools.cached_property
     def usable_questions(self) -> list[Question]:
-        """The usable questions. Raises OSError and ValueError."""
         source = self.questions
         if isinstance(source, str):
             source = Questions("jsonl", source, strict=self.strict)
@@ -142,9 +180,7 @@ class OwnDataConfig(Batched):
             raise ValueError(f"{source.path}: some questions have the same id; number them")
         golds = sum(question.gold is not None for question in questions)
         if golds not in (0, len(questions)):
-            raise ValueError(
-                f"{source.path}: {golds} of {len(questions)} questions name their gold item; name it for all, or none"
-            )
+            raise ValueError(f"{source.path}: {golds} of {len(questions)} questions name gold items: give all, or none")
         ids = set(self.items.id.tolist()) if golds else set()
         usable = [one for question in questions if (one := self._usable(question, ids, skips)) is not None]
         if skips.counts:
@@ -160,25 +196,24 @@ class OwnDataConfig(Batched):
         return network_input(items, self.vocabulary, self.item_length, self.image_size)
 
     def prompt(self, question: str = "") -> Int[np.ndarray, " n"]:
-        """The tokens of a question, or of the prompt for a description."""
         return self.vocabulary.encode(prompted(question), self.text_length)
 
     def _usable(self, question: Question, ids: set[int], skips: Skips) -> Question | None:
         """The question with its non-empty answers and its known negatives; None, and counted, if it cannot be used."""
         answers = tuple(answer.strip() for answer in question.answers if answer.strip())
-        vqa = self.objective == "vqa"
-        if vqa and not question.text.strip():
-            skips.add("without text", _name(question))
-        elif not answers:
-            skips.add("without an answer", _name(question))
-        elif question.gold is not None and question.gold not in ids:
-            skips.add("whose gold item is not in the knowledge", _name(question))
-        else:
-            if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
-                skips.note(f"{CUT} {self.text_length} tokens", _name(question))
-            negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
-            return question._replace(answers=answers, negatives=negatives)
-        return None
+        vqa, name = self.objective == "vqa", _name(question)
+        faults = {
+            "without text": vqa and not question.text.strip(),
+            "without an answer": not answers,
+            "whose gold item is not in the knowledge": question.gold is not None and question.gold not in ids,
+        }
+        if fault := next((fault for fault, there in faults.items() if there), None):
+            skips.add(fault, name)
+            return None
+        if vqa and self.vocabulary.encode(prompted(question.text), 2 * self.text_length)[self.text_length :].any():
+            skips.note(f"{CUT} {self.text_length} tokens", name)
+        negatives = tuple(number for number in question.negatives if number in ids and number != question.gold)
+        return question._replace(answers=answers, negatives=negatives)
 
     def _prepare(self, index: int | np.integer, rng: np.random.Generator) -> Example:
         question, picture = self._readable[int(index)]

@@ -1,11 +1,9 @@
 """Training of the picture tower alone, on pairs of pictures: what an image is of, whoever drew or photographed it.
 
-    query   a picture of something that the memory shows, or of nothing that it shows
-    key     the picture that the memory shows
-
-InfoNCE (`losses.contrastive`) with one more key, the tower's `none`: it is the right one for pictures of nothing known,
-and a wrong one for all others. So a cosine means the same for every query, in training and after: a picture that is
-nearer to `none` than to any item is not in the memory.
+InfoNCE (`losses.contrastive`) of `query` (a picture of something that the memory shows, or of nothing that it shows)
+and `key` (the picture that the memory shows), with one more key, the tower's `none`: it is the right one for pictures
+of nothing known, and a wrong one for all others. So a picture that is nearer to `none` than to any item is not in the
+memory.
 
 A batch has `query`, `key` (b s s 3, in [0, 1]) and `flag` (b, the identity; -1: nothing known). All other parameters
 of the network stay as they are: freeze them with the optimiser's multipliers.

@@ -7,19 +7,18 @@ Two stages train one network; each is a task of the common trainer:
     `Joint`       items are retrieved from the memory (`joint.py`). The loss on the answer reaches query, keys, values
                   and gate through the prior of the scores (`fusion.py`), without gold items
 
-A randomly initialised retriever returns irrelevant items, which do not affect the answer, so it gets no gradient: that
-is why there is a warm start (Hu et al., CVPR 2023, "pre-training", and REALM before it).
+A randomly initialised retriever returns irrelevant items, which do not affect the answer, so it gets no gradient: hence
+the warm start (Hu et al., CVPR 2023, "pre-training", and REALM before it).
 
-A batch has `image`, `tokens` and `answer`, and for the warm start `gold` and `negatives`, ids of items; `source` is the
-gold item's. An optional `permutation` of the vocabulary, per row, is applied to the items' texts
-(`device_memory.permuted`).
+A batch has `image`, `tokens` and `answer`, and for the warm start `gold`, its `source`, and `negatives`, ids of items.
+An optional `permutation` of the vocabulary, per row, is applied to the items' texts (`device_memory.permuted`).
 """
 
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -46,28 +45,10 @@ DROPOUT = 1 << 20  # tells the key of dropout from the others of a step
 RARE = 20  # token counts below this are not distinguished
 
 
-@runtime_checkable
-class Knowledge(Protocol):
-    """Where items come from: a config object, usually that of the data."""
-
-    @property
-    def sources(self) -> Any:
-        """Names of the items' sources, in order of the network's gate."""
-
-    @property
-    def items(self) -> Any:
-        """`reveal.processing.item_arrays.ItemArrays`."""
-
-    @property
-    def vocabulary(self) -> Any:
-        """`reveal.processing.tokenizers.Tokenizer`."""
-
-
 @dataclasses.dataclass(frozen=True)
 class RevealTask(Checked):
-    """What both stages share."""
-
-    knowledge: Knowledge  # the memory's items
+    # A data config: names of `sources` in order of the gate, `items` (`ItemArrays`), `vocabulary` (`Tokenizer`).
+    knowledge: Any
     network: RevealConfig | None = None  # None: `RevealConfig.tiny` for the vocabulary
     weights: Weights = dataclasses.field(default_factory=Weights)  # of the losses
     k: NotNegative = 4  # items that are read
@@ -95,10 +76,8 @@ class RevealTask(Checked):
         if bos != self.network.bos:
             raise ValueError(f"task.network.bos is {self.network.bos}: the vocabulary's texts begin with {bos}")
         if self.network.sources != len(names):
-            raise ValueError(
-                f"task.network.sources is {self.network.sources}: data.sources names {len(names)} ({', '.join(names)});"
-                " make them equal, for the weights will be read by these names"
-            )
+            named = f"data.sources names {len(names)} ({', '.join(names)}), by which the weights will be read"
+            raise ValueError(f"task.network.sources is {self.network.sources}: {named}; make them equal")
         return self.network
 
     @property
@@ -141,7 +120,6 @@ class RevealTask(Checked):
     def candidates(
         self, model: Reveal, contents: Contents, batch: Batch, key: PRNGKeyArray, mesh: Mesh | None
     ) -> tuple[Int[Array, "b m"], Contents, Item]:
-        """The gold item of each row and its negatives: ids, contents, keys and values."""
         ids = jnp.concatenate([jnp.asarray(batch["gold"])[:, None], jnp.asarray(batch["negatives"])], axis=1)
         items = device_memory.take(contents, device_memory.rows_of(contents, ids), mesh)
         return ids, items, self.encode(model, items, batch, key)
@@ -174,18 +152,14 @@ class WarmStart(RevealTask):
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         if "gold" not in batch:
-            raise ValueError(
-                "the warm start needs each question's gold item, and data.questions name none: give them `gold`, or"
-                " train with experiment=reveal_memory"
-            )
+            raise ValueError("data.questions name no `gold` items: only experiment=reveal_memory does without them")
         model, contents = self.model(params), Contents(*context.frozen["contents"])
         slots_key, augment_key = jax.random.split(context.key)
         query = self.query(model, batch, context.key)
         ids, items, encoded = self.candidates(model, contents, batch, augment_key, context.mesh)
         slots = self.slots(slots_key, ids)
-        keys, values, sources, read_ids = (
-            self.select(x, slots) for x in (encoded.key, encoded.value, items.source, items.id)
-        )
+        read = encoded.key, encoded.value, items.source, items.id
+        keys, values, sources, read_ids = (self.select(x, slots) for x in read)
         score = scores(query.vector, keys, query.log_gate, sources)
         mode = self.mode(context.key, 2)
         fused = model.fuse(query, values, score, read_ids >= 0, mode=mode.fold(0))
@@ -224,10 +198,7 @@ class WarmStart(RevealTask):
         """Which candidates are read: the gold one and k - 1 others, shuffled, as T5's positions see their order."""
         b, m = ids.shape
         if self.k > m:
-            raise ValueError(
-                f"task.k is {self.k}, and a question has its gold item and {m - 1} negatives: give at most {m}, or"
-                " raise data.negatives"
-            )
+            raise ValueError(f"task.k is {self.k}, a question has {m - 1} data.negatives: give at most {m}, or more")
         choice_key, shuffle_key = jax.random.split(key)
         others = jax.vmap(lambda key: 1 + jax.random.permutation(key, m - 1))(jax.random.split(choice_key, b))
         slots = jnp.concatenate([jnp.zeros((b, 1), jnp.int32), others[:, : self.k - 1]], axis=1)
@@ -235,5 +206,4 @@ class WarmStart(RevealTask):
 
     @staticmethod
     def select(x: Array | np.ndarray, slots: Int[Array, "b k"]) -> Array:
-        """`x[i, slots[i]]`."""
         return jax.vmap(lambda row, at: row[at])(jnp.asarray(x), slots)

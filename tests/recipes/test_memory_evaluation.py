@@ -12,11 +12,10 @@ from refusal import refused
 
 from common.io.images import image_size
 from recipes.countries.data import CountriesConfig
-from recipes.countries.evaluation import CountriesEvaluation, normalized
+from recipes.countries.evaluation import CountriesEvaluation, captioned, diverse, normalized
 from recipes.countries.facts import RELATIONS
 from recipes.countries.forgetting import ATTACKS, ForgettingEvaluation, area
 from recipes.countries.phrases import QUESTIONS
-from recipes.countries.sheet import captioned, diverse
 from recipes.small_world import engines
 from recipes.small_world.evaluation import RandomEngine, WorldEvaluation
 from reveal.memory.engines.engine import SearchResult

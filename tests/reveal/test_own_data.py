@@ -27,12 +27,11 @@ from reveal.network.config import RevealConfig
 from reveal.network.model import Reveal
 from reveal.network.weights import save
 from reveal.processing.images import resized
-from reveal.processing.item_arrays import ItemArrays
 from reveal.processing.processor import DESCRIBE
 from reveal.sources import Items
 from reveal.training import device_memory
 from reveal.training.own_batches import OwnDataConfig
-from reveal.training.warm_start import Knowledge, WarmStart
+from reveal.training.warm_start import WarmStart
 
 ROOT = Path(__file__).parents[2]
 SMALL = dict(image_size=16, item_length=24, text_length=12, answer_length=10, batch_size=4, sources=("wiki", "web"))
@@ -57,7 +56,7 @@ def changed(files, tmp_path, which: str, change) -> dict[str, str]:
 
 def test_a_batch(files):
     data = config(files)
-    assert isinstance(data, Data) and isinstance(data, Knowledge)
+    assert isinstance(data, Data)
     batch = next(data.batches(0))
     assert {name: (array.shape, str(array.dtype)) for name, array in batch.items()} == {
         "image": ((4, 16, 16, 3), "float32"),
@@ -83,7 +82,7 @@ def test_a_batch(files):
 def test_items(files):
     data = config(files)
     items = data.items
-    assert isinstance(items.value, ItemArrays) and len(items) == 12 and items.has_image.all()
+    assert len(items) == 12 and items.has_image.all()
     assert data.vocabulary.decode(items.tokens[3]) == "bird 3 <extra_id_3> bird 3 eats moss by the sea"
     np.testing.assert_array_equal(device_memory.contents_of(items, 2).id[:12], np.arange(10, 22))
     image = (Path(data.knowledge).parent / "item3.png").read_bytes()

@@ -116,9 +116,7 @@ def test_a_strange_question_is_doubted_and_a_usual_one_gains_nothing():
 @pytest.mark.parametrize("fields", [
     {"weights": {"scores": 1}, "bias": 0, "threshold": 0},
     {"weights": {"score": 1}, "bias": 0},
-    {"weights": {"question": 1}, "bias": 0, "threshold": 0},
-    {"weights": {}, "bias": 0, "threshold": 2},
-    {"weights": [], "bias": 0, "threshold": 0},
+    {"weights": ["score"], "bias": 0, "threshold": 0},
     {"weights": {}, "bias": None, "threshold": 0},
     {"weights": {}, "bias": 0, "threshold": 0, "question": {"bias": 0}},
     {"weights": {}, "bias": 0, "threshold": 0, "question": [1]},

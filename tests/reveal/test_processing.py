@@ -114,15 +114,6 @@ def test_training_reads_long_lines_and_reports_broken_ones(tmp_path, capsys):
     assert not (tmp_path / "y.model").exists()
 
 
-def test_an_interrupted_training_exits(tmp_path, monkeypatch):
-    def interrupted(paths):
-        yield from TEXTS
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(jsonl, "lines_of", interrupted)
-    refused(SystemExit, main, ["train", "texts.txt", "-o", str(tmp_path / "x.model")], match="130")
-
-
 def test_refusals(files):
     twice = json.dumps({"words": [*SPECIAL, "a", "a"]})
     for name, content in (("bad.model", "no model"), ("bad.json", "{"), ("bad.json", "[]"), ("bad.json", twice)):
