@@ -143,7 +143,7 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
     if graph is None:
         return pixels
     vae: Autoencoder = nnx.merge(graph, params)
-    return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mode.astype(jnp.float32))
+    return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mean.astype(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnums=0)

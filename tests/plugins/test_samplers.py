@@ -10,6 +10,7 @@ import itertools
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -63,10 +64,6 @@ def test_spacings():
     assert np.all(np.diff(solver_timesteps(1000, 999, "leading")) == -1)
     refused(ValueError, solver_timesteps, 1000, 1000, "leading", match="1 to 999")
     assert spaced_timesteps(1000, 1, "linspace").tolist() == [999]
-    for space in (schedules.karras_sigmas, schedules.exponential_sigmas):
-        sigmas = space(10.0, 0.1, 7)
-        np.testing.assert_allclose(sigmas[[0, -1]], [10, 0.1])
-        assert (np.diff(sigmas) < 0).all()
 
 
 def test_noisy_samples_and_velocities():
@@ -120,7 +117,6 @@ ONES = jnp.ones(2)
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: guide(ONES, ONES, 7.5, 1.5), "1.5"),
     (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
     (lambda: target("score", ONES, ONES, ONES, ONES), "score"),
     (lambda: min_snr_weight(ONES, "flow"), "flow"),
@@ -144,7 +140,7 @@ def recorded(name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_recorded_run(name):
+def test_recorded_run(name, monkeypatch):
     run, arrays = RUNS[name], recorded(name)
     sampler, schedule = from_json({"_class_name": run["cls"], **run["config"]})
     plan = sampler.plan(schedule, run["steps"], **run["step_kw"])
@@ -154,12 +150,11 @@ def test_recorded_run(name):
     if "sigmas" in arrays:
         assert plan.sigmas is not None
         np.testing.assert_allclose(plan.sigmas, arrays["sigmas"], rtol=2e-5)
-    start, noise = arrays["start"], None
-    if "noise" in arrays:  # the reference draws nothing at a last step without noise; ours has a draw for each call
-        missing = len(plan.timesteps) - len(arrays["noise"])
-        noise = jnp.concatenate([arrays["noise"], np.zeros((missing, *start.shape), np.float32)])
-    settings = {"steps": run["steps"], "noise": noise, "trajectory": True, **run["step_kw"]}
-    final, samples = sampler(MODELS[run["model"]], jnp.asarray(start), schedule, **settings)
+    # The reference draws nothing at a last step without noise: an index past the end gives the last draw, times 0.
+    drawn = jnp.asarray(arrays.get("noise", 0))
+    monkeypatch.setattr("plugins.diffusion.samplers.sampler._normal", lambda keys, draw, shape: drawn[draw - 1])
+    settings = {"steps": run["steps"], "trajectory": True, "key": jax.random.key(0), **run["step_kw"]}
+    final, samples = sampler(MODELS[run["model"]], jnp.asarray(arrays["start"]), schedule, **settings)
     np.testing.assert_allclose(samples.reshape(len(samples), -1)[:, ::7], arrays["traj"], atol=6e-5)
     np.testing.assert_array_equal(final, samples[-1])
 
