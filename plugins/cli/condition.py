@@ -1,10 +1,9 @@
 """`plugins condition`: condition images from images on disk.
 
-An image becomes an image. A folder becomes a folder with the same names, as PNG, and can be stopped and restarted:
-existing outputs are kept. An image that fails (no face in it, a damaged file) does not stop the others: failures are
-reported at the end, a line each, and listed in OUTPUT/failures.txt until a later run succeeds.
-
-Exit code 2: there is no condition image at all, neither from this run nor from an earlier one.
+A folder becomes a folder with the same names, as PNG, and can be stopped and restarted: existing outputs are kept. An
+image that fails (no face in it, a damaged file) does not stop the others: failures are reported at the end, and listed
+in OUTPUT/failures.txt until a later run succeeds. Exit code 2: there is no condition image at all, neither from this
+run nor from an earlier one.
 """
 
 import sys
@@ -47,10 +46,10 @@ def condition(command: Condition) -> None:
     source, target = Path(command.input), Path(command.output)
     read = READERS.keys() & options.keys()
     for name in read:
-        if source.is_dir() and not Path(options[name]).is_dir():
-            raise NotADirectoryError(f"--{name} {options[name]} is not a folder; for a folder of images give one")
-        if not source.is_dir() and Path(options[name]).is_dir():
-            raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one image give one file")
+        if source.is_dir() != Path(options[name]).is_dir():
+            wrong = "is not a folder; for a folder of images" if source.is_dir() else "is a folder; for one image"
+            error = NotADirectoryError if source.is_dir() else IsADirectoryError
+            raise error(f"--{name} {options[name]} {wrong} give {'one' if source.is_dir() else 'one file'}")
     inputs = [source, *(Path(options[name]) for name in read - {"landmarks"})]  # which are no images
     if target.exists() and any(target.samefile(path) for path in inputs if path.exists()):
         raise ValueError(f"{target} is an input, which would be replaced; give another output")
@@ -77,8 +76,6 @@ def given_options(command: Condition) -> dict[str, Any]:
         raise ValueError(f"depth is {sources}: give one of them")
     if given.keys() >= {"inflate", "near"}:
         raise ValueError("--near is of maps: --inflate makes depth that needs none; leave one out")
-    if command.faces is not None and command.faces < 1:
-        raise ValueError(f"--faces {command.faces}: one face or more can be drawn")
     return given
 
 

@@ -9,7 +9,7 @@
     --image-prompt photo.jpg --ip-adapter A                a picture as part of the prompt
 
 The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
-were trained on conditions of images of that size. Where the base repairs or edits the photo, that size is the photo's.
+were trained so. Where the base repairs or edits the photo, that size is the photo's.
 """
 
 from pathlib import Path
@@ -87,10 +87,10 @@ def make_image_prompt(command: Generate) -> list[Any]:
 def control_kinds(command: Generate) -> list[str | None]:
     """The kind of each control, None for a plugin with a finished condition. Raises ValueError if options conflict."""
     if not command.control and not command.plugin:
-        names = ("condition", "control_strength", "control_steps", "prompt_only")
-        if given := [name for name in names if getattr(command, name)]:
-            option = given[0].replace("_", "-")
-            raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
+        for name in ("condition", "control_strength", "control_steps", "prompt_only"):
+            if getattr(command, name):
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
     networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]

@@ -1,12 +1,11 @@
 """`plugins generate`: images on disk from the options of the command.
 
 Cheap checks come first (output names, the base's configs, images, controls, LoRA files), so that a mistake is reported
-before gigabytes are read; then the weights; then the images, each batch written as it is made, into a folder that
-appears when it is complete, or when the command is stopped: an image depends on its own seed alone, so the others can
-be made later.
+before gigabytes are read. Each batch is written as it is made, into a folder that appears when it is complete, or when
+the command is stopped: an image depends on its own seed alone, so the others can be made later.
 
-The progress bar moves with each step where steps are slow. A program that reports its steps calls the host, and JAX
-does not keep such programs in its compilation cache; where compiling takes longer, the bar moves batch by batch.
+The progress bar moves with each step where steps are slow. JAX does not keep programs that report their steps in its
+compilation cache; where compiling takes longer, the bar moves batch by batch.
 """
 
 import contextlib

@@ -55,10 +55,6 @@ class Landmarks:
     def empty(self) -> bool:
         return not len(self.faces) and self.pose is None and self.left_hand is None and self.right_hand is None
 
-    def largest(self, most: int) -> "Landmarks":
-        """These landmarks with only the `most` largest faces."""
-        return dataclasses.replace(self, faces=by_size(self.faces)[:most])
-
     def mirrored(self) -> "Landmarks":
         """Those of the image flipped left to right: a left eye becomes a right eye, a left hand the right hand."""
         pose, left, right = (

@@ -1,8 +1,5 @@
-"""A generation, checked before anything is computed.
-
-`make_request` turns the arguments of a call into a `Request`, with one prompt, one negative prompt and one seed for
-each image. Each of them may be given once for all images or once each.
-"""
+"""A generation, checked before anything is computed: the arguments of a call become a `Request`, with a prompt, a
+negative prompt and a seed for each image, each given once for all or once each."""
 
 import dataclasses
 import math
@@ -59,7 +56,6 @@ def make_request(
     **options: Any,
 ) -> Request:
     """The request of `Pipeline.__call__`, which documents the arguments; `options` are fields of `GenerationConfig`.
-
     Raises ValueError for values that are out of range or do not fit the base or one another."""
     config = GenerationConfig(**options)
     given: dict[str, list[Any]] = {
@@ -122,18 +118,20 @@ def make_request(
 
 
 def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: GenerationConfig) -> None:
-    layers = min(config.num_hidden_layers for _, config, _ in base.texts)
+    tile, smallest, layers = (
+        config.tile,
+        (2 * OVERLAP + 1) * base.unit,
+        min(c.num_hidden_layers for _, c, _ in base.texts),
+    )
     for seed in given["seeds"]:
-        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-        if not whole or not 0 <= int(seed) < 2**32:
+        if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
             raise ValueError(f"seed {seed!r} has to be a whole number from 0 to {2**32 - 1}")
     if not math.isfinite(config.guidance):
         raise ValueError(f"guidance={config.guidance} has to be a number; 1 disables it, the default is {GUIDANCE}")
     if not 0 <= config.rescale <= 1:
         raise ValueError(f"rescale={config.rescale} has to lie in [0, 1]; 0 disables it, 0.7 is customary")
-    smallest = (2 * OVERLAP + 1) * base.unit
-    if config.tile is not None and (config.tile < smallest or config.tile % base.unit):
-        raise ValueError(f"tile={config.tile}: sides of tiles are multiples of {base.unit}, {smallest} or more")
+    if tile is not None and (tile < smallest or tile % base.unit):
+        raise ValueError(f"tile={tile}: sides of tiles are multiples of {base.unit}, {smallest} or more")
     if not 0 <= config.clip_skip < layers:
         raise ValueError(f"clip_skip={config.clip_skip}: this text encoder can skip 0 to {layers - 1} layers")
     if not config.image_guidance >= 1:
@@ -142,10 +140,10 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
         why = "this base is distilled with guidance and" if base.distilled else "guidance=1"
         advice = "leave the negative out" if base.distilled else "raise guidance, or leave the negative out"
         raise ValueError(f"{why} makes no use of a negative prompt; {advice}")
-    sizes = (*(config.original or (1, 1)), *config.crop)
     if (config.original is not None or any(config.crop)) and not base.sizes:
         raise ValueError("original and crop are options of SDXL; this base reads no sizes, leave them out")
-    if len(sizes) != 4 or any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes):
+    sizes = (*(config.original or (1, 1)), *config.crop)
+    if len(sizes) != 4 or any(n != int(n) or n < 0 for n in sizes):
         raise ValueError(f"original={config.original}, crop={config.crop}: give two whole numbers of pixels each")
 
 

@@ -7,17 +7,14 @@
 | --- | --- |
 | parameters | of the method; Plug-and-Play reads the base itself and adds none |
 | GFLOP | of one image: all calls of the UNet, and what the method computes before them (`cost.py`) |
-| seconds | from prompt and condition to the image: median of several runs, one image at a time, methods in turns |
+| seconds | from prompt and new condition to the image: median of several runs, one image at a time, methods in turns |
 | overhead | of time and of GFLOP, relative to the base alone |
 | fidelity | each metric's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
 | quality | distances to the held-out images in the features of a network (`plugins/metrics/quality.py`) |
 | CMMD, CLIP score | with a CLIP: distance to the held-out images, and cosine with the prompt |
 
-All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity:
-what the prompt gives by itself. Plug-and-Play gets the held-out image, the others only its condition, so its fidelity
-is not comparable. Only the distance in Inception's features is called FID.
-
-Runs are timed with new conditions: what a control caches for the next prompt does not count.
+All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity.
+Plug-and-Play gets the held-out image, the others only its condition, so its fidelity is not comparable.
 """
 
 import dataclasses
@@ -184,11 +181,9 @@ class ControlComparison(HeldOutEvaluation):
         images: Mapping[str, Images],
         known: tuple[np.ndarray, np.ndarray] | None,
     ) -> list[Row]:
-        """Costs, fidelity and quality of each method; overheads are relative to the first, the base.
-
-        `once` is the share of `gflop` before the first call, `timings` are all measured seconds. `known`: CLIP's
-        embeddings of the held-out images and of their prompts.
-        """
+        """Costs, fidelity and quality of each method; overheads are relative to the first, the base. `once` is the
+        share of `gflop` before the first call, `timings` are all measured seconds. `known`: CLIP's embeddings of the
+        held-out images and of their prompts."""
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
@@ -236,8 +231,7 @@ def table(rows: Sequence[Row]) -> str:
         costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
         costs += [f"{number(row[name], '+')} %" if i else "" for name in ("time_overhead", "gflop_overhead")]
         scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
-        for name in quality:
-            value = row["quality"][name]
+        for name, value in ((name, row["quality"][name]) for name in quality):
             if name in errors:
                 scores.append(f"{1000 * value:.2f} ± {1000 * row['quality'][errors[name]]:.2f}")
             else:

@@ -9,14 +9,12 @@ scored alone. One set of targets, three sets of images from the same prompts and
 | no control | the base alone | what the prompt gives; control must be well above |
 | wrong control | another image's condition | no better than "no control", and far below the first |
 
-A fixed `derangement` gives each image another one's condition, so that two evaluations are comparable. Where the first
-and the third row are close, the plugin changes images but does not control them.
+Where the first and the third row are close, the plugin changes images but does not control them. A fixed `derangement`
+gives each image another one's condition, so that two evaluations are comparable.
 
-    other = derangement(len(conditions), seed=0)
-    wrong = draw(prompts, conditions[other])
+    wrong = draw(prompts, conditions[derangement(len(conditions))])
     rows = score_rows({"edge F1": EdgeF1()}, images, {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong})
-    print(table(rows))
-    log(flat(rows))                             # {"edge F1/with control": 0.71, ...}
+    print(table(rows)); log(flat(rows))         # {"edge F1/with control": 0.71, ...}
 
 A score of NaN (no face found, say) is left out of its mean; `count` is the number of others.
 """

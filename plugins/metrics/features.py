@@ -16,8 +16,7 @@ Resizing changes a distance more than many models differ (Parmar et al., 2104.11
 after rounding to 8 bits as in a PNG file:
 
 - `clean_fid`: clean-fid's "clean" mode. Each channel as floats from 0 to 255 to 299x299 with Pillow's bicubic filter,
-  which antialiases; the aspect is not kept, nothing is rounded or clipped afterwards; then (x - 128) / 128, which is
-  what the ONNX file takes.
+  which antialiases, without rounding or clipping; then (x - 128) / 128, which is what the ONNX file takes.
 - CLIP: as its `preprocessor_config.json` says, by default the shorter side with Pillow's bicubic filter on 8 bits and a
   centre crop (`common/io/image_preparation.py`). CMMD's own program crops first: the same for square images.
 - EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).

@@ -11,15 +11,13 @@
 | `MaskIou` | higher, to 1 | intersection over union of the foregrounds (`plugins.conditions.mask.foreground`) |
 
 An object compares a generated image with the real one that its condition was made of, both RGB in [0, 1]. Where only
-the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark, and evaluations give it the
-condition; even the real image then stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the
-held-out images of data/captioned64). An image with NaN scores NaN. `estimated` has metrics of depth and landmarks;
-`anchors` explains how to read any of these numbers.
+the condition exists, `EdgeF1(target="condition")` reads it as an edge map, bright on dark; even the real image then
+stays below 1, as the extractors differ (with Canny 100/200, unblurred: 0.74 on the held-out images of
+data/captioned64). An image with NaN scores NaN.
 
 **Edges** are binary maps of one extractor: grey, a Gaussian blur of 1.5 px, Canny with thresholds 120 and 240. The
-tolerance is along rows and columns: one map is dilated by a square of side 2 x tolerance + 1. Without the blur Canny
-makes edges of the noise in generated images. Mean F1 with tolerance 1 on the 275 held-out images of data/captioned64
-(64x64), against the same image with noise and against another image:
+tolerance is along rows and columns. Without the blur Canny makes edges of the noise in generated images. Mean F1 with
+tolerance 1 on the 275 held-out images of data/captioned64 (64x64), with noise and against another image:
 
 | extractor | noise 20/255 | noise 40/255 | another image |
 | --- | ---: | ---: | ---: |
@@ -63,24 +61,16 @@ class EdgeScore(NamedTuple):
     f1: float  # their harmonic mean
 
 
-def edges(
-    image: Float[np.ndarray, "h w 3"], blur: int | float = BLUR, low: int | float = LOW, high: int | float = HIGH
-) -> Mask:
-    """The edges of an RGB image in [0, 1]; `blur` 0 disables the blur. Only scores of equal settings are comparable."""
-    if blur < 0 or not 0 <= low <= high:
-        raise ValueError(f"blur={blur}, low={low}, high={high}: blur >= 0 and 0 <= low <= high must hold")
+def edges(image: Float[np.ndarray, "h w 3"]) -> Mask:
+    """The edges of an RGB image in [0, 1]."""
     grey = cv2.cvtColor(np.asarray(image, np.float32), cv2.COLOR_RGB2GRAY)
-    if blur:
-        side = 2 * math.ceil(3 * blur) + 1  # OpenCV's own choice depends on the type of the values
-        grey = cv2.GaussianBlur(grey, (side, side), blur)
-    return cv2.Canny(to_uint8(grey), low, high) > 0
+    side = 2 * math.ceil(3 * BLUR) + 1  # OpenCV's own choice depends on the type of the values
+    return cv2.Canny(to_uint8(cv2.GaussianBlur(grey, (side, side), BLUR)), LOW, HIGH) > 0
 
 
 def edge_f1(predicted: Mask, target: AnyMask, tolerance: int = TOLERANCE) -> EdgeScore:
     """Precision, recall and F1 of edge pixels."""
     _check_sizes(predicted, target)
-    if tolerance < 0:
-        raise ValueError(f"tolerance={tolerance} pixels must be 0 or more; the default is {TOLERANCE}")
     if not predicted.any() or not target.any():
         both = float(predicted.any() == target.any())
         return EdgeScore(both, both, both)

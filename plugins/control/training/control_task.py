@@ -3,10 +3,8 @@
     condition -> control network -> features or residuals -.
     image, t, noise -> x_t -----------------------> UNet(x_t, t, text states) -> loss against noise, v or x_0
 
-Only the control network learns. The base brings UNet, text encoder, autoencoder and schedule; gradients pass through
-its activations, because features enter at the encoder, so `remat` is the way to save memory. Timesteps are drawn as a
-base's (`spread_timesteps`), by default cubic: most at the noisy end, where the layout is decided and a control has most
-effect.
+Only the control network learns, but gradients pass through the base's activations, because features enter at the
+encoder: `remat` saves memory. Timesteps are drawn by default cubic: most at the noisy end, where the layout is decided.
 
 The loss hardly shows whether a control works, because all but the layout is as hard to predict with a condition as
 without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).

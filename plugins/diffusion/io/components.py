@@ -5,14 +5,13 @@
     vae = load_vae("v1-5-pruned-emaonly.safetensors", "bfloat16")   # or a single file, in LDM names
     save_component("out/unet", unet, dtype="float16")         # a folder that diffusers and transformers read
 
-Stages: open the weights (`tensor_files.py`), read the architecture from config.json or infer it from a single file's
-shapes (`single_file.py`), rename the tensors and fill the network with them one by one (`porting.py`). Nothing is
-downloaded, no pickle is opened, and a file that does not fit is refused with a list of all tensors that do not. Memory:
-the network's own size and one tensor.
+The architecture comes from config.json, or is inferred from a single file's shapes (`single_file.py`); tensors are
+renamed (`porting.py`) and fill the network one by one, so memory is the network's own size and one tensor. No pickle is
+opened, and a file that does not fit is refused with a list of all tensors that do not.
 
-A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder) in
-their names and layouts. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently re-initialises
-every weight without it, transformers 5 reads both. The header holds the one entry that they need, `format: pt`.
+A written folder has diffusers' and transformers' names and layouts. A text encoder's tensors get the prefix
+`text_model.`: transformers 4 silently re-initialises every weight without it, transformers 5 reads both. The header
+holds the one entry that they need, `format: pt`.
 """
 
 import json
@@ -38,8 +37,6 @@ from plugins.diffusion.networks.vae import Autoencoder, AutoencoderKL, VAEConfig
 
 CONFIG = "config.json"
 TEXT_PREFIX = "text_model."
-
-
 STEM = "diffusion_pytorch_model"  # of the weights' file names in folders of diffusers
 
 
@@ -104,32 +101,21 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def load_component(
-    kind: str,
-    source: str | Path,
-    dtype: Any = jnp.float32,
-    *,
-    config: Any = None,
-    variant: str | None = None,
-    xl: bool = False,
+    kind: str, source: str | Path, dtype: Any = jnp.float32, *, variant: str | None = None, xl: bool = False
 ) -> Any:
     """A network, one of `KINDS`, from a folder or a single file, its parameters as `dtype`.
 
     `source` is a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
-    it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `config` replaces the source's architecture.
-    `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. `xl`: a file of
-    an autoencoder alone, without a config.json, is SDXL's; its shapes do not say so. Raises FileNotFoundError and
-    ValueError."""
-    if kind not in KINDS:
-        raise ValueError(f"kind {kind!r} is not known; choose one of {', '.join(KINDS)}")
+    it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `variant` is "fp16" for that variant of the
+    file; None for full precision, or the variant there is. `xl`: a file of an autoencoder alone, without a config.json,
+    is SDXL's; its shapes do not say so. Raises FileNotFoundError and ValueError."""
     dtype, path = dtype_name(dtype), Path(source)
-    component = read_component(kind, path, config=config, variant=variant, xl=xl)
+    component = read_component(kind, path, variant=variant, xl=xl)
     with about(path):
         return fill(MODULES[type(component.config)], component.config, component.tensors, dtype)
 
 
-def read_component(
-    kind: str, path: Path, *, config: Any = None, variant: str | None = None, xl: bool = False
-) -> Component:
+def read_component(kind: str, path: Path, *, variant: str | None = None, xl: bool = False) -> Component:
     """A network's architecture and tensors, without reading weights; arguments and errors as `load_component`."""
     with about(path):
         if path.is_dir():
@@ -137,7 +123,7 @@ def read_component(
             if folder is None:
                 found = listing(path)
                 raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
-            config = config or _read_config(kind, folder / CONFIG)
+            config = _read_config(kind, folder / CONFIG)
             stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
             return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
@@ -146,21 +132,18 @@ def read_component(
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
-            if config is None:
-                own = read_json(beside) if not prefix and beside.is_file() else {}
-                if own.get("_class_name") != usual.architecture:
-                    alone = single_file.prefix_of("unet", stored) is None
-                    xl = (xl and alone) or any(key.startswith(single_file.XL) for key in stored)
-                    own = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
-                config = usual.from_json(own)
-            return Component(config, tensors)
-        if config is None and not beside.is_file():
+            fields = read_json(beside) if not prefix and beside.is_file() else {}
+            if fields.get("_class_name") != usual.architecture:
+                alone = single_file.prefix_of("unet", stored) is None
+                xl = (xl and alone) or any(key.startswith(single_file.XL) for key in stored)
+                fields = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
+            return Component(usual.from_json(fields), tensors)
+        if not beside.is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
             expected = f"tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file"
-            found = f"tensors called {found or 'nothing'}"
-            raise ValueError(f"expected {expected}, found {found}; name a file that holds the {kind}")
-        config = config or _read_config(kind, beside)
+            raise ValueError(f"expected {expected}, found {found or 'nothing'}; name a file that holds the {kind}")
+        config = _read_config(kind, beside)
         return Component(config, Renamed(stored, from_folder(config, stored)))
 
 

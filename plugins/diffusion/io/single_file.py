@@ -11,22 +11,16 @@ Such a file holds a base's networks under a prefix each, in names of its own, an
 | text, SDXL | `conditioner.embedders.0.transformer.` | as transformers |
 | second text, SDXL | `conditioner.embedders.1.model.` (the refiner's only one: 0) | OpenCLIP's |
 
-`from_single_file` gives diffusers' names, which are ours. A name without a rule is kept, and the strict porting
-(`porting.py`) reports it.
-
-Numbers in the UNet, with L residual blocks a level: `input_blocks.0` is the first convolution, then each level has L
-blocks and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last part of the
+`from_single_file` gives diffusers' names, which are ours; a name without a rule is kept, and the strict porting reports
+it. In the UNet, with L residual blocks a level, `input_blocks.0` is the first convolution, then each level has L blocks
+and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last part of the
 level's last block. Within a block, part 0 is the residual block and part 1 the transformer.
 
-`infer_config` reads the architecture from the shapes by diffusers' names and returns diffusers' config.json, so that
-`XConfig.from_json` checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x
-(32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
-
-- heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x and SDXL, known by linear projections (`proj_in` a
-  matrix);
-- a text encoder: 64 channels a head in all; quick GELU in OpenAI's, GELU in OpenCLIP's;
-- SDXL, known by its text encoders' prefix: a latent scale of 0.13025, and 256 sines and cosines of each size;
-- images of 512 pixels a side in 1.x and 2.x, of 1024 in SDXL.
+`infer_config` reads diffusers' config.json from the shapes by diffusers' names, so that `XConfig.from_json` checks both
+kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x or goes with a width that tells
+them apart: heads of the UNet are 8 a level in 1.x, and 64 channels each in 2.x and SDXL, known by linear projections
+(`proj_in` a matrix); a text encoder's have 64 channels, with quick GELU in OpenAI's, GELU in OpenCLIP's; SDXL, known by
+its text encoders' prefix, has a latent scale of 0.13025, 256 sines and cosines of each size, and images of 1024 pixels.
 
 Two things cannot be inferred. The prediction type of a 2.x network is in the scheduler's settings; one that predicts v
 has images of 768 pixels. An autoencoder by itself has SDXL's latent scale if it is given to a base of SDXL (`base.py`).
@@ -155,9 +149,8 @@ def _unet_block(per_level: int, side: str, number: str, part: str, rest: str) ->
 
 
 def ldm_names(name: str, layers: int) -> list[str]:
-    """The inverse for a weight of a UNet with `layers` residual blocks a level: its possible names in a single file.
-
-    An upsampler has two: its number depends on whether its block has a transformer."""
+    """The inverse for a weight of a UNet with `layers` residual blocks a level: its possible names in a single file. An
+    upsampler has two: its number depends on whether its block has a transformer."""
     ends = {diffusers: ldm for ldm, diffusers in UNET_ENDS.items()}
     if name in ends:
         return [ends[name]]
@@ -194,9 +187,8 @@ def _vae(keys: Iterable[str]) -> Renaming:
 
 
 def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
-    """SD 2.x reads the states before the last block, so that block is in the file and in no network. A file
-    from which it has been cut (23 of OpenCLIP ViT-H's 24 are left) is read as it is. SDXL reads those states too, and
-    the pooled state after the last block, `projected`."""
+    """SD 2.x reads the states before the last block, which is in the file and in no network, unless it has been cut (23
+    of OpenCLIP ViT-H's 24 are left). SDXL reads those states too, and the pooled state after the last, `projected`."""
     numbers = {int(match[1]) for key in keys if (match := re.match(r"transformer\.resblocks\.(\d+)\.", key))}
     unused = max(numbers, default=0) if len(numbers) != 23 and not projected else None
 
@@ -218,9 +210,8 @@ def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
 
 
 def infer_config(kind: str, shapes: Shapes, prefix: str = "", *, xl: bool = False) -> dict[str, Any]:
-    """The config.json of diffusers (or transformers), except defaults; `xl`: the file is one of SDXL.
-
-    Raises ValueError for another network."""
+    """The config.json of diffusers (or transformers), except defaults; `xl`: the file is one of SDXL. Raises ValueError
+    for another network."""
     if missing := [name for name in NEEDED[kind] if name not in shapes]:
         found = f"{missing[0]} is missing"
         raise ValueError(f"expected the {kind} of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")
