@@ -113,7 +113,7 @@ class Pipeline:
     unet: UNet
     vae: Autoencoder | None  # None: the UNet works on pixels in [-1, 1]
     text_encoder: TextEncoder | None  # None in SDXL's refiner
-    text_encoder: TextEncoder | None  # None in SDXL's refiner
+    tokenizer: Tokenizer | None
     schedule: Schedule | FlowSchedule
     sampler: Sampler  # the default of calls
     text_encoder_2: TextEncoder | None = None  # SDXL's second one
