@@ -17,10 +17,11 @@ from natsort import natsorted
 from tqdm import tqdm
 
 from common import terminal
+from common.data.files import walk
 from common.io.files import atomic_output, check_output_file
 from common.io.images import READABLE, check_writable, read_image, write_image
 from plugins.cli.commands import Condition
-from plugins.conditions import depth, landmarks, mask
+from plugins.conditions import depth, landmarks
 from plugins.conditions.registry import emptiness, make
 
 REPORT, REPORT_HEADER = "failures.txt", "# plugins condition: pictures it could not make"
@@ -36,7 +37,7 @@ OPTIONS = {
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # suffixes and reader of options that are files
     "landmarks": (landmarks.SUFFIXES, landmarks.read_landmarks),
     "depth": (depth.SUFFIXES, depth.read_depth),
-    "mask": (mask.SUFFIXES, mask.read_mask),
+    "mask": (tuple(READABLE), lambda path: read_image(path).mean(axis=-1)),
 }
 
 
@@ -111,15 +112,8 @@ def convert_folder(command: Condition, options: Mapping[str, Any], source: Path,
 
 def plan(source: Path, target: Path) -> dict[Path, Path]:
     """Every image below `source`, in natural order, and its output. Raises FileNotFoundError, ValueError."""
-    inside = target.resolve()
-    found = [
-        path
-        for path in source.rglob("*")
-        if path.suffix.lower() in READABLE
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
-        and inside not in path.resolve().parents  # outputs of an earlier run are no inputs
-    ]
+    inside = target.resolve()  # outputs of an earlier run are no inputs
+    found = [path for path in walk(source, tuple(READABLE)) if inside not in path.resolve().parents]
     if not found:
         raise FileNotFoundError(f"no images found in {source}; known suffixes: {' '.join(READABLE)}")
     sources: dict[Path, Path] = {}
@@ -149,15 +143,13 @@ def make_one(command: Condition, options: Mapping[str, Any], path: Path, name: s
 def write_report(report: Path, failures: Mapping[str, str]) -> None:
     """Failures to the file and the first of them to stderr; without any the file is removed."""
     lines = [f"{name}: {reason}" for name, reason in failures.items()]
-    if failures:
-        with atomic_output(report, overwrite=True) as temporary:
-            temporary.write_text("\n".join([REPORT_HEADER, *lines]) + "\n", "utf-8", "backslashreplace")
-    else:
-        report.unlink(missing_ok=True)
-    for line in lines[:SHOWN]:
+    more = [f"and {len(lines) - SHOWN} more, all in {report}"] if len(lines) > SHOWN else []
+    for line in lines[:SHOWN] + more:
         terminal.complain(line)
-    if len(lines) > SHOWN:
-        terminal.complain(f"and {len(lines) - SHOWN} more, all in {report}")
+    if not failures:
+        return report.unlink(missing_ok=True)
+    with atomic_output(report, overwrite=True) as temporary:
+        temporary.write_text("\n".join([REPORT_HEADER, *lines]) + "\n", "utf-8", "backslashreplace")
 
 
 def _with_model(options: Mapping[str, Any]) -> Mapping[str, Any]:

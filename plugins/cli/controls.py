@@ -12,7 +12,6 @@ The photo is resized to cover the output's size and cropped at its centre before
 were trained so. Where the base repairs or edits the photo, that size is the photo's.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from common.io.images import place, read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import OF_IMAGE, emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
-from plugins.control.loading import CONTROLS, load
+from plugins.control.loading import load
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import TEXT_TO_IMAGE, Base
 
@@ -51,7 +50,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
         if kind in PLUG_AND_PLAY:
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
-        network = load(next(plugins, None) or shipped_plugin(str(kind)))
+        network = load(next(plugins, None) or f"{kind}-small")
         trained_on = getattr(network.config, "condition", None)
         if None not in (kind, trained_on) and kind != trained_on:
             raise ValueError(f"--control {kind}: this plugin was trained on {trained_on}; add --control {trained_on}")
@@ -102,11 +101,3 @@ def control_kinds(command: Generate) -> list[str | None]:
     if not command.control and not command.condition:
         raise ValueError("--plugin does not say which condition of --image it needs; add --control, or --condition")
     return kinds
-
-
-def shipped_plugin(kind: str) -> Path:
-    """The folder of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
-    name, names = f"{kind}-small", CONTROLS.names()
-    if name not in names:
-        raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
-    return CONTROLS.folder / name

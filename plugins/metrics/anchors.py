@@ -64,18 +64,14 @@ def score_rows(scores: Mapping[str, Score], targets: Examples, sets: Mapping[str
     if len(set(counts.values())) > 1 or not len(targets):
         listed = ", ".join(f"{count} {name}" for name, count in counts.items())
         raise ValueError(f"{listed}: give one image of each set for each target, and at least one")
-    return {
-        name: {key: mean_score(score, images, targets) for key, score in scores.items()}
-        for name, images in sets.items()
-    }
 
+    def mean(score: Score, images: Examples) -> Mean:
+        values = np.array([float(score(*pair)) for pair in zip(images, targets, strict=True)])
+        values = values[~np.isnan(values)]
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
+        return Mean(float(np.mean(values)) if len(values) else math.nan, error, len(values))
 
-def mean_score(score: Score, images: Examples, targets: Examples) -> Mean:
-    """The mean over pairs without those that are NaN; NaN if all are."""
-    values = np.array([float(score(*pair)) for pair in zip(images, targets, strict=True)])
-    values = values[~np.isnan(values)]
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    return Mean(float(np.mean(values)) if len(values) else math.nan, error, len(values))
+    return {name: {key: mean(score, images) for key, score in scores.items()} for name, images in sets.items()}
 
 
 def flat(rows: Rows) -> dict[str, float]:

@@ -40,25 +40,23 @@ TEXT_PREFIX = "text_model."
 STEM = "diffusion_pytorch_model"  # of the weights' file names in folders of diffusers
 
 
-class Kind(NamedTuple):
-    """One of the networks of a base."""
-
-    stem: str
-    architectures: tuple[type[JsonConfig], ...]  # that it may have, the usual one first
-
-
 MODULES: dict[type, type] = {  # architecture -> network
     UNetConfig: UNet,
     VAEConfig: AutoencoderKL,
     TinyVAEConfig: AutoencoderTiny,
     TextConfig: TextEncoder,
 }
-KINDS = {
-    "unet": Kind(STEM, (UNetConfig,)),
-    "vae": Kind(STEM, (VAEConfig, TinyVAEConfig)),
-    "text_encoder": Kind("model", (TextConfig,)),
-    "text_encoder_2": Kind("model", (TextConfig,)),  # SDXL's
+KINDS: dict[str, tuple[type[JsonConfig], ...]] = {  # networks of a base, and architectures, the usual one first
+    "unet": (UNetConfig,),
+    "vae": (VAEConfig, TinyVAEConfig),
+    "text_encoder": (TextConfig,),
+    "text_encoder_2": (TextConfig,),  # SDXL's
 }
+
+
+def stem_of(kind: str) -> str:
+    """Of the weights' file names in folders of diffusers and transformers."""
+    return "model" if kind.startswith("text_encoder") else STEM
 
 
 class Component(NamedTuple):
@@ -124,11 +122,11 @@ def read_component(kind: str, path: Path, *, variant: str | None = None, xl: boo
                 found = listing(path)
                 raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
             config = _read_config(kind, folder / CONFIG)
-            stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
+            stored = TensorFiles(*find_weights(folder, stem_of(kind), variant))
             return Component(config, Renamed(stored, from_folder(config, stored)))
         if variant is not None:
             raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind].architectures[0]
+        stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind][0]
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
@@ -150,7 +148,7 @@ def read_component(kind: str, path: Path, *, variant: str | None = None, xl: boo
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
     fields = read_json(path)
-    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
+    known = {architecture.architecture: architecture for architecture in KINDS[kind]}
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
@@ -170,14 +168,14 @@ def save_component(
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
     readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
     architecture = next((config for config, network in MODULES.items() if network is type(module)), None)
-    kind = next((kind for kind, known in KINDS.items() if architecture in known.architectures), None)
+    kind = next((kind for kind, known in KINDS.items() if architecture in known), None)
     if kind is None:
         known = ", ".join(known.__name__ for known in MODULES.values())
         raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
     fields, dtype, prefix = (config or module.config).to_json(), dtype_name(dtype), ""
     if kind == "text_encoder":
         fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
-    weights = Path(folder) / f"{KINDS[kind].stem}.safetensors"
+    weights = Path(folder) / f"{stem_of(kind)}.safetensors"
 
     def tensors() -> dict[str, np.ndarray]:
         named = state_dict(module, dtype).items()
