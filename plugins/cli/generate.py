@@ -203,9 +203,8 @@ def images(
 
 
 def write(command: Generate, request: Request, images: Images) -> list[Path]:
-    """Writes images as they come, then the contact sheet. Returns the images' paths.
-
-    A stop leaves a new folder with the images so far, and one that is to be replaced as it was."""
+    """Writes images as they come, then the contact sheet; returns the images' paths. A stop leaves a new folder with
+    the images so far, and one that is to be replaced as it was."""
     thumbnails, paths = [], [Path(command.output)]
 
     def kept(images: Images) -> Iterator[Float[np.ndarray, "h w 3"]]:

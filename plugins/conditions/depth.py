@@ -64,8 +64,7 @@ def depth(
 
 
 def inflated(silhouette: Bool[np.ndarray, "h w"], base: float = BASE, floor: float = 0.0) -> Float[np.ndarray, "h w"]:
-    """Nearness in [0, 1] of an object with this silhouette (module docstring), `floor` at the bottom of the background;
-    black for an empty one."""
+    """Nearness in [0, 1] of an object with this silhouette, `floor` at the bottom of the background."""
     padded = np.pad(silhouette, 1).astype(np.uint8)  # the border cuts an object off
     distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
     largest = max(float(distance.max()), 1.0)
@@ -80,8 +79,8 @@ def draw_depth(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np
 
 
 def normalise(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.ndarray, "h w"]:
-    """Nearness from 0 (the farthest measured value, and what was not measured) to 1 (the nearest). Raises ValueError
-    for a map that has no measured values, or only equal ones."""
+    """Nearness from 0 (the farthest, and what was not measured) to 1. Raises ValueError for a map of nothing, or equal
+    values."""
     if near not in ("high", "low"):
         raise ValueError(f"near is {near!r}: choose 'high' or 'low', the values of near pixels")
     measured = np.isfinite(depth)

@@ -98,8 +98,8 @@ class ControlNetwork(nnx.Module):
         steps: Sequence[int | float] = (0.0, 1.0),
         prompt_only: bool | None = None,
     ) -> "Control":
-        """This network with a condition image, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]. Raises
-        ValueError for settings out of range."""
+        """This network with a condition image in [0, 1], `h w 3` for all outputs or `b h w 3`, one each. Raises
+        ValueError."""
         factors = (1.0,) * self.num_outputs if levels is None else tuple(map(float, levels))
         only = self.prompt_only if prompt_only is None else prompt_only
         return Control(self, check_images(picture), float(strength), factors, tuple(map(float, steps)), only)

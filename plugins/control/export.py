@@ -40,8 +40,8 @@ def control_program(network: ControlNetwork, height: int, width: int) -> Program
 def save_features(
     path: str | Path, network: ControlNetwork, picture: Any, strength: int | float = 1.0, *, overwrite: bool = False
 ) -> Path:
-    """Write the features of an image, `h w 3` or `b h w 3` in [0, 1], times `strength`; returns the path. Errors as
-    `control_program`; raises FileExistsError."""
+    """Write the features of an image in [0, 1] times `strength`. Errors as `control_program`; raises
+    FileExistsError."""
     images = network.on(picture, strength=strength).picture
     _, height, width, _ = images.shape
     _check_exportable(network, height, width)

@@ -168,8 +168,8 @@ class IPAdapter(nnx.Module):
     def on(
         self, picture: Any, *, strength: int | float = 1.0, steps: Sequence[int | float] = (0.0, 1.0)
     ) -> "ImagePrompt":
-        """This adapter with a picture of any size, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1]. Raises
-        ValueError for settings out of range, as those of other controls (`contract.py`)."""
+        """This adapter with a picture of any size in [0, 1], `h w 3` for all outputs or `b h w 3`, one each. Raises
+        ValueError."""
         pictures = np.round(255 * check_images(picture)).astype(np.uint8)
         prepared = np.stack([self.prepare.normalised(self.prepare.resized(picture)) for picture in pictures])
         return ImagePrompt(self, prepared, float(strength), tuple(map(float, steps)))

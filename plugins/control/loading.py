@@ -65,10 +65,9 @@ def is_network(path: Path) -> bool:
 
 
 def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, *, overwrite: bool = False) -> Path:
-    """Write a control network into `folder`, where other files stay; returns the path of its weights.
-
-    `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
-    exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
+    """Write a control network into `folder`, where other files stay, floats as `dtype`; returns the path of its
+    weights. Raises FileExistsError if config.json or weights exist, or an index of shards, which readers would prefer;
+    ValueError for values that are not finite in `dtype`."""
     if type(network) not in NETWORKS.values():
         known = ", ".join(known.__name__ for known in NETWORKS.values())
         raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")

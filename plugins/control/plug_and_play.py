@@ -198,9 +198,9 @@ def reconstruct(
     number: Int[Array, ""] | int = 0,
     progress: bool = False,
 ) -> Float[Array, "steps b h w c"]:
-    """Latents to their noise in `inversion` steps and back in `steps` of `sampler`: the samples before each step and
-    after the last. `empty`: one row, of the empty prompt. `progress`: the run of this `number` (`reporting`) hears of
-    each call."""
+    """Latents to their noise in `inversion` steps and back in `steps` of `sampler`, with the `empty` prompt: the
+    samples before each step and after the last. `progress`: the run of this `number` (`reporting`) hears of each
+    call."""
 
     def observe(start: int, index: Int[Array, ""], x0: Any) -> None:
         if progress:

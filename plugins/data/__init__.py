@@ -22,9 +22,8 @@ TFDS = "tfds:"  # before the name of a dataset
 
 
 def open_source(path: str | Path, split: str | None = None) -> Source:
-    """The source of a path in one of these layouts; little is read before its first use. `split` is one of a tfds
-    dataset (default: train), else the name of a folder in `path`. Raises FileNotFoundError for a missing path,
-    ValueError for an unknown layout."""
+    """The source of a path; `split` is one of a tfds dataset (default: train), else the name of a folder in it. Raises
+    FileNotFoundError for a missing path, ValueError for an unknown layout."""
     text = str(path)
     if text.startswith(TFDS) or (Path(path) / INFO).is_file():
         return TfdsPictures(text.removeprefix(TFDS), split or "train")

@@ -46,9 +46,8 @@ class Record:
 
 
 class Source:
-    """Random access to records: lists `records` at its first use, or overrides both methods. Reads no image. An index
-    keeps its meaning: resumed runs and ids rely on it. Raises FileNotFoundError or ValueError when it cannot be opened.
-    """
+    """Random access to records: lists `records` at its first use, or overrides both methods. An index keeps its
+    meaning: resumed runs and ids rely on it. Raises FileNotFoundError or ValueError when it cannot be opened."""
 
     records: tuple[Record, ...]
 

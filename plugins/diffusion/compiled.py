@@ -98,7 +98,7 @@ def in_tiles(
     size: tuple[int, int],
 ) -> Float[np.ndarray, "n h2 w2 c2"]:
     """`function`, the autoencoder's one way or the other, of all rows, tile by tile; `size` is the output's height and
-    width, in pixels or (encoding) in latent pixels."""
+    width."""
     decoding = rows.shape[1] < size[0]
     grid = unit if decoding else 1  # output pixels per latent pixel
     window = (layout.window[0] * grid // unit, layout.window[1] * grid // unit)
@@ -176,11 +176,10 @@ def denoise(
     preview_graph: Any = None,
     previews: bool = False,
 ) -> Float[Array, "b h w c"]:
-    """A whole run, from each image's key (and latents of `image`) to its latents; float32.
-
-    `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
-    initial sample in place of noise. `progress` and `previews`: the callbacks of `reporting` for this `number` hear of
-    each call, `show` with images of what it predicts, by the decoder of `preview_graph` (as `decode`'s)."""
+    """A whole run, from each image's key (and latents of `image`) to its latents; float32. `branches`, scales and
+    controls as `steering.steered`; `begin` is an initial sample in place of noise. `progress` and `previews`: the
+    callbacks of `reporting` for this `number` hear of each call, `show` with images of what it predicts, by the decoder
+    of `preview_graph`."""
 
     def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
         if progress:
@@ -245,8 +244,8 @@ class CompiledFunctions:
         self.denoise = functools.partial(denoise, graphs["unet"])
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
-        """Parameters by network, as `dtype` (None: their own), on every device of the mesh; copies for the last other
-        type or mesh are cached."""
+        """Parameters by network, as `dtype` (None: their own), on every device of the mesh; the last copies are
+        cached."""
         if dtype is None and mesh is None:
             return self._own
         wanted = (None if dtype is None else dtype_name(dtype), mesh)
@@ -256,8 +255,8 @@ class CompiledFunctions:
         return self._placed[1]
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
-        """A control network's graph and parameters, in the type and on the devices of a run; cached while the network
-        lives, for the last type and mesh."""
+        """A control network's graph and parameters, in the type and on the devices of a run; the last are cached while
+        it lives."""
         graph, own = split(network)
         where = (None if dtype is None else dtype_name(dtype), mesh)
         wanted = (*where, *map(id, jax.tree.leaves(own)))  # the very arrays: it may have been trained since

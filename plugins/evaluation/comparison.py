@@ -75,8 +75,7 @@ class Method(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ControlComparison(HeldOutEvaluation):
-    """Settings as `HeldOutEvaluation`. `methods`: by row, the weights of a control, or null for no such row;
-    `plug_and_play` is true or null."""
+    """`methods`: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null."""
 
     methods: Mapping[str, str | bool | None] = dataclasses.field(default_factory=dict)
     quality: Any = None  # an extractor of `plugins.metrics.features`; None: no quality columns

@@ -45,8 +45,7 @@ class Work(NamedTuple):
 
 
 def count(function: Callable, *arguments: Any) -> Work:
-    """The work of `function(*arguments)`; arguments are trees of arrays or of `jax.ShapeDtypeStruct`. Raises ValueError
-    for a loop of unknown length."""
+    """The work of a function of arrays, or of shapes alone. Raises ValueError for a loop of unknown length."""
     return _of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

@@ -59,8 +59,8 @@ def litert(program: Program, weights: Weights = "float32", rows: int = 1) -> byt
 
 
 def open_litert(path: str | Path, threads: int = 1) -> Callable[..., dict[str, np.ndarray]]:
-    """The program of a LiteRT file, a function of its inputs by name, on the CPU. Raises FileNotFoundError; ImportError
-    without the interpreter; ValueError for another file."""
+    """The program of a LiteRT file, a function of its inputs by name. Raises FileNotFoundError, ImportError,
+    ValueError."""
     require_file(path)
     try:
         from ai_edge_litert.interpreter import Interpreter

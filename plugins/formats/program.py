@@ -62,8 +62,7 @@ def stablehlo(program: Program, rows: int | None = None, platforms: Sequence[str
 
 
 def read_stablehlo(path: str | Path) -> Callable[..., tuple[jax.Array, ...]]:
-    """The program of a StableHLO file, a function of its inputs in order. Raises FileNotFoundError; ValueError for
-    another file."""
+    """The program of a StableHLO file, a function of its inputs in order. Raises FileNotFoundError, ValueError."""
     data = require_file(path).read_bytes()
     try:
         return jax.jit(jax.export.deserialize(bytearray(data)).call)

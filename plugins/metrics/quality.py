@@ -106,11 +106,10 @@ def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> float:
 
 
 def precision_recall(generated: Float[np.ndarray, "n d"], real: Float[np.ndarray, "m d"]) -> PrecisionRecall:
-    """Improved precision and recall (Kynkäänniemi et al., 1904.06991, section 2 and algorithm 1).
-
-    A set's manifold is the union of balls around its images, each with the distance to the third nearest other image as
-    its radius. Precision is the share of generated images in the real manifold, recall the share of real ones in the
-    generated manifold. Both depend on n and m: compare equal ones only. Raises as `checked`, for 3 images or fewer."""
+    """Improved precision and recall (Kynkäänniemi et al., 1904.06991, section 2 and algorithm 1). A set's manifold is
+    the union of balls around its images that reach to the third nearest other one. Precision is the share of generated
+    images in the real manifold, recall the share of real ones in the generated manifold. Both depend on n and m:
+    compare equal ones only. Raises as `checked`, for 3 images or fewer."""
     fake, true = checked(generated, NEIGHBOURS + 1), checked(real, NEIGHBOURS + 1)
     distances = squared_distances(fake, true)
     precision = (distances <= radii(true)).any(axis=1).mean()

@@ -51,10 +51,9 @@ KINDS: dict[str, type[ControlNetwork]] = {
 
 @dataclasses.dataclass(frozen=True)
 class ControlSheet:
-    """The image summary, on the first `rows` conditions of a batch; `steps` and `guidance` as a pipeline's.
-
-    Columns: the condition; the output without control; with it; with the next example's condition, whose layout the
-    output should then have. Prompts are the batch's captions."""
+    """The image summary, on the first `rows` conditions of a batch, with its captions as prompts. Columns: the
+    condition; the output without control; with it; with the next example's condition, whose layout it should then
+    have."""
 
     rows: int = 4
     steps: int = 20

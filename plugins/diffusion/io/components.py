@@ -187,9 +187,8 @@ def save_component(
 def write_network(
     weights: Path, fields: Mapping[str, Any], tensors: Callable[[], dict[str, np.ndarray]], overwrite: bool
 ) -> Path:
-    """Write config.json with `fields` and beside it `weights`, both or none; returns the latter.
-
-    `tensors` is called after it is known that both may be written. Raises FileExistsError."""
+    """Write config.json with `fields` and beside it `weights`, both or none; returns the latter. `tensors` is called
+    when it is known that both may be written. Raises FileExistsError."""
     if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
         raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
     config = weights.parent / CONFIG

@@ -88,9 +88,8 @@ def split_key(key: str) -> tuple[Part, str, str]:
 
 
 def aliases(name: str, part: Part, layers: int = 2) -> list[str]:
-    """All names of one weight in files, from diffusers' (`mid_block.attentions.0.proj_in`) or transformers'.
-
-    `layers`: residual blocks of a level of the UNet's down path."""
+    """All names of one weight in files, from diffusers' or transformers'; `layers`: residual blocks of a level of the
+    UNet."""
     olds, pattern, joint = (OLD_UNET, r"\.attn\d", ".processor.") if part == "unet" else (OLD_TEXT, r"\.self_attn", ".")
     names = [name, *(ldm_names(name, layers) if part == "unet" else ())]
     for new, old in olds.items():
@@ -155,9 +154,7 @@ class Lora:
     @classmethod
     def load(cls, path: str | Path) -> "Lora":
         """From a safetensors file in any of the module's formats, a folder that has one, or an address of either.
-
-        Raises ValueError that lists all tensors that make no pairs, or for a folder with none or several; and as
-        `common.weights.remote.local`."""
+        Raises as `common.weights.remote.local`, and ValueError that lists all tensors that make no pairs."""
         file = local(path)
         if file.is_dir():
             files = sorted(file.glob("*.safetensors"))

@@ -115,7 +115,6 @@ def rename_text(projected: bool) -> Renaming:
 
 
 def network_dtype(kind: str, dtype: Any) -> str:
-    """The type of one network's parameters in a pipeline of `dtype`: with float16 the VAE stays float32, because its
-    activations exceed 65504."""
+    """Of one network in a pipeline of `dtype`: float32 for a float16 VAE, whose activations exceed 65504."""
     name = dtype_name(dtype)
     return "float32" if kind == "vae" and name == "float16" else name

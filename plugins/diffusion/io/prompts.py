@@ -26,9 +26,8 @@ PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)|\)|
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:
-    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself.
-
-    Raises ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
+    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself. Raises
+    ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
     parts: list[tuple[str, float]] = []
     opened: list[tuple[str, int]] = []  # brackets, and the number of parts before each
 

@@ -210,8 +210,7 @@ def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
 
 
 def infer_config(kind: str, shapes: Shapes, prefix: str = "", *, xl: bool = False) -> dict[str, Any]:
-    """The config.json of diffusers (or transformers), except defaults; `xl`: the file is one of SDXL. Raises ValueError
-    for another network."""
+    """The config.json of diffusers, except defaults; `xl`: a file of SDXL. Raises ValueError for another network."""
     if missing := [name for name in NEEDED[kind] if name not in shapes]:
         found = f"{missing[0]} is missing"
         raise ValueError(f"expected the {kind} of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")

@@ -50,8 +50,8 @@ class TextualInversion:
 
     @classmethod
     def load(cls, path: str | Path, word: str | None = None) -> "TextualInversion":
-        """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError, and ValueError for
-        other tensors, or vectors that are not finite."""
+        """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError; ValueError for other
+        tensors."""
         path = Path(path)
         stored = read_torch(path) if path.suffix.lower() in PICKLES else TensorFiles(path)
         tensors = {key: stored[key] for key in stored if not key.startswith("string_to_token")}

@@ -210,8 +210,7 @@ def check_added(
     skip_residuals: Sequence[Array] | None,
     mid_residual: Array | None,
 ) -> tuple[list[Array | None], list[Array]]:
-    """(a feature or None per level, in the type of `x`; the tensors to add after the middle). Raises ValueError for
-    other numbers or shapes of them than this network's."""
+    """(a feature or None per level, in the type of `x`; the tensors to add after the middle). Raises ValueError."""
     b, h, w, _ = x.shape
     levels, skips = config.level_shapes(h, w), config.skip_shapes(h, w)
     features = [None] * len(levels) if level_features is None else list(level_features)
@@ -232,8 +231,6 @@ def check_added(
 
 
 def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Array, "b h w c"]:
-    """`extra` in the type of `x`, broadcast to its batch.
-
-    The barrier keeps the compiler from merging the broadcast into the sums of the norms that follow, which would change
-    their order: in a pipeline a control that adds zeros leaves every bit as it was."""
+    """`extra` in the type of `x`, broadcast to its batch. The barrier keeps the compiler from merging the broadcast
+    into the sums of the norms that follow: in a pipeline a control that adds zeros leaves every bit as it was."""
     return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))

@@ -236,8 +236,8 @@ def go_down(
     stage: Stage = whole,
     tap: Tap = untouched,
 ) -> tuple[Map, list[Map]]:
-    """From the first convolution's output `x`: the down path's output, and all skips, of which `x` is the first.
-    `features` has an entry per level."""
+    """From the first convolution's output `x`: the down path's output, and all skips, `x` the first; a feature per
+    level."""
     skips = [x]
     for level, (block, feature) in enumerate(zip(blocks, features, strict=True)):
         name = f"down_blocks.{level}"

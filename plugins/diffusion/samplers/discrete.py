@@ -34,10 +34,9 @@ SIGMA_DATA = 0.5  # of equation 9
 
 
 def ddim_plan(schedule: Schedule, steps: int, start: int = 0, *, eta: float = 0.0, landing: str = "stride") -> Plan:
-    """Coefficients of equation 12, and sigma of equation 16 times `eta` in [0, 1].
-
-    `landing`: a step ends N // steps below its timestep ("stride", as published), or exactly at the next call's
-    ("next"), which differs for "linspace" spacing and for step counts that do not divide N."""
+    """Coefficients of equation 12, and sigma of equation 16 times `eta` in [0, 1]. `landing`: a step ends N // steps
+    below its timestep ("stride", as published), or exactly at the next call's ("next"), which differs for "linspace"
+    spacing and for step counts that do not divide N."""
     if not 0 <= eta <= 1:
         raise ValueError(f"ddim: eta={eta} has to lie in [0, 1]; 0 draws no noise, 1 is DDPM")
     check_choice("landing", landing, ("stride", "next"))
