@@ -106,8 +106,6 @@ def own_files(command: Generate) -> str:
 
 def request_of(command: Generate, base: Base) -> Request:
     """The checked request to the base."""
-    if command.seed < 0 or command.seed + command.count > 2**32:
-        raise ValueError(f"--seed {command.seed} --count {command.count}: seeds are from 0 to {2**32 - 1}")
     image = None if command.image is None else read_image(command.image)
     controls = make_controls(command, base, image)
     options = command.options()

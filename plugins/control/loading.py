@@ -50,11 +50,7 @@ def load(source: str | Path, dtype: Any = jnp.float32, *, variant: str | None = 
 def open_files(path: Path, variant: str | None = None) -> tuple[type[ControlNetwork], Component]:
     """The class of a network, its architecture and its tensors, which are not read yet; raises as `load`."""
     with about(path):
-        if path.is_dir():
-            return _read_folder(path, variant)
-        if variant is not None:
-            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        return _read_file(path)
+        return _read_folder(path, variant) if path.is_dir() else _read_file(path)
 
 
 def is_network(path: Path) -> bool:
@@ -68,9 +64,6 @@ def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, 
     """Write a control network into `folder`, where other files stay, floats as `dtype`; returns the path of its
     weights. Raises FileExistsError if config.json or weights exist, or an index of shards, which readers would prefer;
     ValueError for values that are not finite in `dtype`."""
-    if type(network) not in NETWORKS.values():
-        known = ", ".join(known.__name__ for known in NETWORKS.values())
-        raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
 

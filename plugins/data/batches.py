@@ -100,10 +100,8 @@ class PictureBatches(Batched):
 
     def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """The condition of an example; without `rng`, varied options take the middle of their range."""
-        if self.condition is None:
-            raise ValueError("condition is null: name one, such as condition=canny")
         drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
-        return make(self.condition, as_float(example.image, flip), **self.options, **drawn)
+        return make(str(self.condition), as_float(example.image, flip), **self.options, **drawn)
 
     def _prepare(self, index: int, rng: np.random.Generator) -> Batch:
         number = self.ids[index]

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.nn.init import split
@@ -55,11 +55,7 @@ def make_layout(
 ) -> Layout:
     """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side; `tile` is the
     side of the autoencoder's tiles, in pixels; None: it takes whole images. `batch` is the batch size, a multiple of
-    the number of devices; None: even batches of at most `DENOISED`. Raises ValueError for another batch size, or a mesh
-    with axes of another type than Auto."""
-    if mesh is not None and any(kind != AxisType.Auto for kind in mesh.axis_types):
-        auto = f"axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axis_names)}"
-        raise ValueError(f"mesh has axes of types {mesh.axis_types}; make it with {auto}")
+    the number of devices; None: even batches of at most `DENOISED`. Raises ValueError for another batch size."""
     split = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     devices = 1 if mesh is None else mesh.devices.size
     if batch is None:

@@ -15,7 +15,6 @@ from plugins.diffusion.networks.vae import OVERLAP
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
-MOST_SIDE = 1 << 14  # pixels
 STRENGTH = 0.8
 STEPS = {"lcm": 4, "others": 50}  # by sampler, where none are given
 MOST_CHUNKS = 64  # of a prompt, where those of a call are repeated to one length
@@ -191,8 +190,6 @@ def _size(base: Base, config: GenerationConfig, image: np.ndarray | None, contro
     own = (images[0].shape[1], images[0].shape[2]) if images else (base.side, base.side)
     sides = (own[0] if config.height is None else config.height, own[1] if config.width is None else config.width)
     size = f"{sides[1]}x{sides[0]}"
-    if max(sides) > MOST_SIDE:
-        raise ValueError(f"size {size}: sides are at most {MOST_SIDE:,} pixels; take a smaller one")
     if image is not None and sides != own:
         raise ValueError(f"image is {own[1]}x{own[0]}, the given size {size}; resize or crop it, or give its size")
     if any(side < 1 or side % base.unit for side in sides):

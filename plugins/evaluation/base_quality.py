@@ -99,8 +99,6 @@ class BaseQuality(Evaluation):
         count = len(held.images) if self.count is None else self.count
         if count < FEWEST or len(held.images) < FEWEST:
             raise ValueError(f"{count} images and {len(held.images)} held-out ones: a distance takes {FEWEST} or more")
-        if not 0 <= self.seed <= 2**32 - count:
-            raise ValueError(f"seed {self.seed}: it and the next {count} must be whole numbers from 0 to {2**32 - 1}")
         files = read_base(weights)
         captions = [held.captions[i % len(held.captions)] for i in range(count)]
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}

@@ -38,7 +38,7 @@ from plugins.control.plug_and_play import INVERSION, PlugAndPlay
 from plugins.diffusion import pipeline as bases
 from plugins.diffusion.pipeline import Pipeline
 from plugins.diffusion.request import make_request
-from plugins.evaluation.cost import Cost, Setting, interleaved, network_cost, plug_and_play_cost
+from plugins.evaluation.cost import Cost, Setting, base_cost, interleaved, network_cost, overhead, plug_and_play_cost
 from plugins.evaluation.held_out import HeldOut, HeldOutEvaluation, Images
 from plugins.metrics.anchors import Mean
 from plugins.metrics.quality import NEIGHBOURS, PrecisionRecall, clip_score, compare, compare_with_texts
@@ -70,7 +70,7 @@ class Method(NamedTuple):
         if self.inversion is not None:
             blank = np.zeros(setting.picture.shape, np.float32)
             return plug_and_play_cost(setting, PlugAndPlay(blank, inversion=self.inversion), schedule, steps)
-        return network_cost(setting, self.network)
+        return base_cost(setting) if self.network is None else network_cost(setting, self.network)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,8 +200,8 @@ class ControlComparison(HeldOutEvaluation):
                 "once": cost.once.total / 1e9,
                 "seconds": seconds,
                 "timings": timings[method.title],
-                "time_overhead": 100 * (seconds / first["seconds"] - 1),  # percent
-                "gflop_overhead": 100 * (gflop / first["gflop"] - 1),
+                "time_overhead": overhead(seconds, first["seconds"]),
+                "gflop_overhead": overhead(gflop, first["gflop"]),
                 "fidelity": {name: mean._asdict() for name, mean in fidelity[method.title].items()},
                 "quality": {},
             }

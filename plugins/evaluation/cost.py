@@ -80,10 +80,12 @@ class Setting(NamedTuple):
         return (UNCOND, COND) if self.guided and not prompt_only else (COND,)
 
 
-def network_cost(setting: Setting, network: ControlNetwork | None) -> Cost:
-    """The cost with a ControlNet, a T2I-Adapter or a plugin; with None of the base alone."""
-    if network is None:
-        return Cost(0, Work(), _call_work(setting))
+def base_cost(setting: Setting) -> Cost:
+    return Cost(0, Work(), _call_work(setting))
+
+
+def network_cost(setting: Setting, network: ControlNetwork) -> Cost:
+    """The cost with a ControlNet, a T2I-Adapter or a plugin."""
     graph, params = split(network)
     once = count(functools.partial(contract.encode, graph), params, setting.picture)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -149,6 +151,11 @@ def interleaved(runs: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str,
             jax.block_until_ready(run())
             seconds[name].append(time.perf_counter() - start)
     return seconds
+
+
+def overhead(value: int | float, base: int | float) -> float:
+    """How far `value` exceeds the base, in percent."""
+    return 100 * (value / base - 1)
 
 
 def shape(*sides: int) -> Any:

@@ -70,7 +70,6 @@ def edges(image: Float[np.ndarray, "h w 3"]) -> Mask:
 
 def edge_f1(predicted: Mask, target: AnyMask, tolerance: int = TOLERANCE) -> EdgeScore:
     """Precision, recall and F1 of edge pixels."""
-    _check_sizes(predicted, target)
     if not predicted.any() or not target.any():
         both = float(predicted.any() == target.any())
         return EdgeScore(both, both, both)
@@ -83,7 +82,6 @@ def edge_f1(predicted: Mask, target: AnyMask, tolerance: int = TOLERANCE) -> Edg
 
 def chamfer(predicted: Mask, target: AnyMask) -> float:
     """Mean Euclidean distance in pixels to the nearest edge of the other map, the mean of both directions."""
-    _check_sizes(predicted, target)
     if not predicted.any() or not target.any():
         return 0.0 if predicted.any() == target.any() else math.hypot(*predicted.shape)
     to_predicted, to_target = (
@@ -95,14 +93,8 @@ def chamfer(predicted: Mask, target: AnyMask) -> float:
 
 def iou(predicted: Mask, target: AnyMask) -> float:
     """Intersection over union of two masks, in [0, 1]."""
-    _check_sizes(predicted, target)
     union = np.count_nonzero(predicted | target)
     return np.count_nonzero(predicted & target) / union if union else 1.0
-
-
-def _check_sizes(predicted: np.ndarray, target: np.ndarray) -> None:
-    if predicted.shape != target.shape:
-        raise ValueError(f"maps of {predicted.shape} and {target.shape}: resize the images to one size first")
 
 
 @dataclass(frozen=True)

@@ -90,11 +90,6 @@ def test_guess_mode(io, added, unet):
     refused(ValueError, guess_levels, 13, "x", match="'x'")
 
 
-def test_two_of_them_are_added(io, added, unet):
-    both: ControlOutput = jax.tree.map(lambda a, b: 0.6 * a + 0.3 * b, added["cond"][1], added["cond2"][1])
-    assert_near(unet(both), io["unet_out_multi_06_03"], atol=PARITY)
-
-
 @pytest.fixture(scope="module")
 def small():
     """A UNet of two levels, and a new ControlNet for it."""

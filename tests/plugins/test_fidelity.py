@@ -233,22 +233,3 @@ def test_a_score_of_nan_is_left_out_and_counted():
     for row, mean in zip(rows.values(), expected, strict=True):
         assert row["face"] == pytest.approx(mean, nan_ok=True)
     assert "4.000 ± nan (1 of 3)" in table(rows) and "(0 of 3)" in table(rows) and "(3 of" not in table(rows)
-
-
-SMALL, LARGE = np.zeros((3, 3), bool), np.zeros((4, 4), bool)
-POINTS = np.array([[0.0, 0], [3, 4]])
-
-
-@pytest.mark.parametrize(("call", "value"), [
-    (lambda: metrics.edge_f1(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-    (lambda: metrics.chamfer(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-    (lambda: metrics.iou(SMALL, LARGE), r"\(3, 3\) and \(4, 4\)"),
-    (lambda: metrics.pck(POINTS, POINTS[:1]), r"\(2, 2\) and \(1, 2\)"),
-    (lambda: metrics.pck(POINTS, 0 * POINTS), "0.0"),
-    (lambda: derangement(1), "^1 "),
-    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 3, 4)))), "3 no control"),
-    (lambda: score_rows(SCORES, TARGETS, sets_of(*(np.ones(n) for n in (4, 4, 5)))), "5 wrong control"),
-    (lambda: score_rows(SCORES, [], sets_of([], [], [])), "0 targets"),
-])  # fmt: skip
-def test_invalid_values_are_refused(call, value):
-    refused(ValueError, call, match=value)

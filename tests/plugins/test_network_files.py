@@ -21,7 +21,6 @@ from tiny_base import diffusion_base
 
 import plugins
 from common.io.tensor_files import digest_of
-from common.nn.layers import Linear
 from plugins.cli.generate import read_lora
 from plugins.diffusion.io.base import read_base
 from plugins.diffusion.io.components import (
@@ -48,7 +47,6 @@ def test_a_pipelines_folder_and_a_file_of_one(tmp_path):
     shutil.copytree(DATA / "tokenizer_tiny", tmp_path / "tokenizer")
     expected = load_tokenizer(DATA / "tokenizer_tiny")(["a photo"])
     np.testing.assert_array_equal(load_tokenizer(tmp_path)(["a photo"]), expected)
-    refused(NotADirectoryError, load_tokenizer, tmp_path / "tokenizer" / "vocab.json", match=r"vocab\.json")
 
 
 def test_variants(tmp_path):
@@ -120,7 +118,6 @@ def test_sources_without_the_network(tmp_path):
         (lambda: load_unet(tmp_path / "nowhere"), FileNotFoundError, "nowhere"),
         (lambda: load_vae(tmp_path), FileNotFoundError, "diffusion_pytorch_model"),
         (lambda: load_vae(lora), ValueError, "lora_unet_mid"),
-        (lambda: load_unet(lora, variant="fp16"), ValueError, "'fp16'"),
         (lambda: load_vae(folder("vae"), "int8"), ValueError, "int8.*float32, float16, bfloat16"),
         (lambda: load_vae(cut.parent), ValueError, WEIGHTS),
     ):
@@ -176,8 +173,6 @@ def test_what_cannot_be_saved_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match="quant_conv"):
         save_component(tmp_path / "new", vae, dtype="float16")
     assert not (tmp_path / "new").exists()
-    with pytest.raises(ValueError, match=r"Linear.*UNet, AutoencoderKL, AutoencoderTiny, TextEnc"):
-        save_component(tmp_path / "new", Linear(2, 3, rngs=nnx.Rngs(0)))
     refused(ValueError, save_component, tmp_path / "new", vae, dtype="int8", match="int8")
 
 

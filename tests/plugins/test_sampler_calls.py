@@ -118,17 +118,6 @@ def test_the_fewest_steps(name):
         assert out.shape == x.shape and jnp.isfinite(out).all() and jnp.abs(out - x).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", ["ddim", "ddpm", "plms", "euler_karras", "heun", "dpm_sde", "unipc", "flow_euler"])
-def test_image_to_image_with_little_noise_keeps_the_image(name):
-    sampler, schedule = sampler_of(name)
-    image, noise, distance = jnp.full((2, 64), MEAN), samplers.starting_noise(jax.random.key(0), (2, 64)), []
-    for strength in (0.1, 1.0):
-        x = sampler.start(noise, schedule, steps=30, image=image, strength=strength)
-        out = sampler(best(schedule), x, schedule, steps=30, strength=strength, key=jax.random.key(1))
-        distance.append(float(jnp.abs(out - image).mean()))
-    assert distance[0] < 0.97 * distance[1]
-
-
 @pytest.mark.parametrize("name", ["ddpm", "dpm_sde"])
 def test_an_image_depends_on_its_own_key_alone(name):
     sampler = samplers.by_name(name)
@@ -146,17 +135,6 @@ def test_one_key_gives_the_same_images_whatever_the_batch():
     key = jax.random.key(3)
     np.testing.assert_array_equal(samplers.starting_noise(key, (2, 5)), samplers.starting_noise(key, (4, 5))[:2])
     assert jnp.unique(jax.random.key_data(image_keys(key, 64)), axis=0).shape[0] == 64
-
-
-def test_the_number_of_devices_changes_nothing():
-    keys = samplers.keys_of_seeds([1, 2, 3, 4])
-    x = samplers.starting_noise(keys, (4, 4, 4, 2))
-    run = jax.jit(lambda x, keys: samplers.ddpm(wavy, x, SCHEDULE, steps=5, key=keys))
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    two = run(jax.device_put(x, split), jax.device_put(keys, split))
-    assert len(two.sharding.device_set) == 2
-    np.testing.assert_allclose(two, run(x, keys), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ddim", "ddpm", "plms", "lcm", "heun", "lms", "dpm_3m", "unipc", "flow_euler"])
@@ -239,7 +217,6 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
 
 @pytest.mark.parametrize("call, message", [
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
-    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
     (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
     (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),

@@ -118,9 +118,6 @@ ONES = jnp.ones(2)
 
 @pytest.mark.parametrize("call, message", [
     (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
-    (lambda: target("score", ONES, ONES, ONES, ONES), "score"),
-    (lambda: min_snr_weight(ONES, "flow"), "flow"),
-    (lambda: min_snr_weight(ONES, "epsilon", 0.0), "gamma=0.0"),
     (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
     (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
 ])  # fmt: skip

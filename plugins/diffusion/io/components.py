@@ -93,8 +93,6 @@ def load_text_encoder(source: str | Path, dtype: Any = jnp.float32, **options: A
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """CLIP's tokenizer from a pipeline's folder or its own (vocab.json and merges.txt); no single file has one."""
-    if Path(folder).is_file():
-        raise NotADirectoryError(f"{folder}: expected a folder with vocab.json and merges.txt, found a file; name one")
     return Tokenizer.from_folder(folder)
 
 
@@ -124,8 +122,6 @@ def read_component(kind: str, path: Path, *, variant: str | None = None, xl: boo
             config = _read_config(kind, folder / CONFIG)
             stored = TensorFiles(*find_weights(folder, stem_of(kind), variant))
             return Component(config, Renamed(stored, from_folder(config, stored)))
-        if variant is not None:
-            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
         stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind][0]
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
@@ -166,20 +162,14 @@ def save_component(
 
     `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
-    readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
-    architecture = next((config for config, network in MODULES.items() if network is type(module)), None)
-    kind = next((kind for kind, known in KINDS.items() if architecture in known), None)
-    if kind is None:
-        known = ", ".join(known.__name__ for known in MODULES.values())
-        raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
-    fields, dtype, prefix = (config or module.config).to_json(), dtype_name(dtype), ""
-    if kind == "text_encoder":
-        fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
-    weights = Path(folder) / f"{stem_of(kind)}.safetensors"
+    readers would prefer; ValueError for values that are not finite in `dtype`."""
+    text, fields, dtype = isinstance(module, TextEncoder), (config or module.config).to_json(), dtype_name(dtype)
+    fields |= {"torch_dtype": dtype} if text else {}
+    weights = Path(folder) / f"{stem_of('text_encoder' if text else '')}.safetensors"
 
     def tensors() -> dict[str, np.ndarray]:
         named = state_dict(module, dtype).items()
-        return {name if name.startswith("text_projection") else prefix + name: value for name, value in named}
+        return {TEXT_PREFIX * (text and "text_projection" not in name) + name: value for name, value in named}
 
     return write_network(weights, fields, tensors, overwrite)
 

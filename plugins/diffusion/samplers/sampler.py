@@ -104,8 +104,6 @@ class Sampler:
         """Timesteps and coefficients of a run; `strength` in (0, 1] runs only the last share of the steps."""
         if not isinstance(schedule, self.runs_on):
             raise ValueError(f"{self.name} runs on a {self.runs_on.__name__}, not on a {type(schedule).__name__}")
-        if isinstance(steps, bool) or not isinstance(steps, int):
-            raise ValueError(f"steps={steps!r} has to be a whole number")
         if not 0 < strength <= 1:
             raise ValueError(f"strength={strength} has to lie in (0, 1]; 1 starts from noise alone")
         run = steps_of(steps, strength)
