@@ -99,9 +99,8 @@ def check_outputs(command: Generate) -> None:
 
 def own_files(command: Generate) -> str:
     """The pattern of the names of this command's files in its output folder: images, and a sheet beside them."""
-    if command.sheet is None or Path(command.sheet).resolve().parent != Path(command.output).resolve():
-        return PATTERN
-    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}"
+    inside = command.sheet and Path(command.sheet).resolve().parent == Path(command.output).resolve()
+    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}" if command.sheet and inside else PATTERN
 
 
 def request_of(command: Generate, base: Base) -> Request:
@@ -140,9 +139,8 @@ def read_lora(option: str) -> tuple[Lora, float]:
 def read_embedding(option: str) -> TextualInversion:
     """ "WORD=FILE" or "FILE" -> its `TextualInversion`."""
     word, equals, name = option.partition("=")
-    if not equals or Path(option).exists():
-        return TextualInversion.load(option)
-    return TextualInversion.load(name, word)
+    own = not equals or Path(option).exists()
+    return TextualInversion.load(option) if own else TextualInversion.load(name, word)
 
 
 def make_preview(command: Generate, base: Base, request: Request) -> Preview:

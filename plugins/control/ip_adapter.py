@@ -149,8 +149,7 @@ class IPAdapter(nnx.Module):
         vision = tower.vision_model.config
         found = vision.projection_dim if config.hidden is None else vision.hidden_size
         if found != config.source:
-            what = "embeddings" if config.hidden is None else "states"
-            wrong = f"the adapter reads image {what} of {config.source}, the image encoder's have {found}"
+            wrong = f"the adapter reads a width of {config.source}, the image encoder's is {found}"
             raise ValueError(f"{wrong}; give the image encoder that the adapter was trained with")
         self.config, self.weights, self.tower, self.prepare = config, weights, tower, prepare
 
@@ -240,10 +239,9 @@ class CrossAttention(NamedTuple):
 
         def tap(name: str, value: Array) -> Array:
             layer, _, end = name.rpartition(".")
-            if layer not in known or end not in ("to_q", "attended"):
-                return value
-            if end == "to_q":
+            if layer in known and end == "to_q":
                 queries[layer] = value
+            if layer not in known or end != "attended":
                 return value
             i, heads = known[layer]
             inputs = (queries.pop(layer), *map(of_rows, arrays.encoded[i]))

@@ -16,7 +16,7 @@ from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
 STRENGTH = 0.8
-STEPS = {"lcm": 4, "others": 50}  # by sampler, where none are given
+STEPS = {"lcm": 4}  # where none are given; 50 of all others
 MOST_CHUNKS = 64  # of a prompt, where those of a call are repeated to one length
 INVERSION = "ddim_inversion"  # runs from an image to noise
 
@@ -57,10 +57,8 @@ def make_request(
     """The request of `Pipeline.__call__`, which documents the arguments; `options` are fields of `GenerationConfig`.
     Raises ValueError for values that are out of range or do not fit the base or one another."""
     config = GenerationConfig(**options)
-    given: dict[str, list[Any]] = {
-        name: [value] if isinstance(value, str | int | float | np.number) else list(value)
-        for name, value in (("prompts", prompts), ("negative", negative), ("seeds", seeds))
-    }
+    given = {"prompts": prompts, "negative": negative, "seeds": seeds}
+    given: Any = {name: [value] if np.ndim(value) == 0 else list(value) for name, value in given.items()}
     image = None if image is None else check_images(image)
     mask = None if mask is None else _check_mask(mask)
     _check_task(base, config, image, mask)
@@ -78,7 +76,7 @@ def make_request(
         raise ValueError(f"strength={config.strength} needs an initial image; give image=, or leave it out")
     usual = STRENGTH if image is not None and base.task == TEXT_TO_IMAGE else 1.0
     strength = usual if config.strength is None else float(config.strength)
-    steps = STEPS.get(sampler.name, STEPS["others"]) if config.steps is None else config.steps
+    steps = STEPS.get(sampler.name, 50) if config.steps is None else config.steps
     plan = sampler.plan(base.schedule, steps, strength)
     _check_numbers(base, given, config)
     height, width = _size(base, config, image, controls)

@@ -124,13 +124,12 @@ class ControlComparison(HeldOutEvaluation):
         known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
         rows = self._rows(pipeline, methods, costs, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
+        made = f"{self.steps} steps of DDIM, guidance {self.guidance:g}"
+        features = f"is in the features of {quality}; compare it within this table only" if quality else "was left out"
         notes = [
-            f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
-            f" {self.guidance:g}.",
+            f"{len(held.images)} images of the split {self.data.split}, {made}.",
             f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
-            f"Quality is in the features of {quality}; compare it within this table only."
-            if quality
-            else "Quality was left out: evaluation.quality is null.",
+            f"Quality {features}.",
         ]
         if known is not None:
             notes.append(f"CLIP score of the held-out images themselves: {clip_score(*known):.3f}.")

@@ -96,7 +96,6 @@ class DepthRmse(Metric):
         return depth_rmse(self.estimator(prediction), normalise(self.estimator(target)))
 
 
-@dataclass(frozen=True)
 class _LandmarkMetric(Metric):
     def prepare(self) -> None:
         detection.require_mediapipe()

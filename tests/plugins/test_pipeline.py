@@ -188,7 +188,7 @@ def test_errors_come_before_anything_is_computed(settings, message):
 
 @pytest.mark.parametrize("change, message", [
     ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
-    ({"unet": dataclasses.replace(unet_config(4, 8), in_channels=5)}, "5 in is depth to image"),
+    ({"unet": dataclasses.replace(unet_config(4, 8), in_channels=5)}, r"5 channels in \(depth to image\)"),
     ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8.* 16"),
     ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
     ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),

@@ -42,11 +42,8 @@ from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import Denoised, DenoisingTask, cast, write_metadata
 from plugins.diffusion.training.losses import Denoising
 
-KINDS: dict[str, type[ControlNetwork]] = {
-    "mediapipe": MediaPipePlugin,
-    "controlnet": ControlNet,
-    "t2i_adapter": T2IAdapter,
-}
+Kind = type[ControlNetwork]
+KINDS: dict[str, Kind] = {"mediapipe": MediaPipePlugin, "controlnet": ControlNet, "t2i_adapter": T2IAdapter}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +64,10 @@ class ControlSheet:
         if rows == 0 or "tokens" not in batch:
             return {}
         prompts = [pipeline.base.texts[0][2].decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
-        conditions = np.asarray(batch["condition"][:rows], np.float32)
-        columns = {
-            "condition": conditions,
-            "without": draw(pipeline, prompts, None, conditions, self),
-            "with": draw(pipeline, prompts, network, conditions, self),
-            "wrong": draw(pipeline, prompts, network, np.roll(conditions, -1, 0), self),
-        }
-        return {"samples": column_sheet(columns, rows)}
+        own = np.asarray(batch["condition"][:rows], np.float32)
+        drawn = {"without": (None, own), "with": (network, own), "wrong": (network, np.roll(own, -1, 0))}
+        columns = {name: draw(pipeline, prompts, under, shown, self) for name, (under, shown) in drawn.items()}
+        return {"samples": column_sheet({"condition": own, **columns}, rows)}
 
 
 def column_sheet(columns: Mapping[str, Float[np.ndarray, "_ h w 3"]], rows: int) -> Float[np.ndarray, "h2 w2 3"]:

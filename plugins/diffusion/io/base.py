@@ -57,7 +57,7 @@ IGNORED = ("safety_checker", "feature_extractor", "image_encoder")
 OPEN_CLIP_PAD = "!"
 RGB = 3
 TEXT_TO_IMAGE, INPAINTING, EDITING = "images of text", "inpainting", "editing"
-OTHER_CHANNELS = {5: "depth to image", 7: "an upscaler"}  # of UNets that have no pipeline here
+OTHER_CHANNELS = {5: " (depth to image)", 7: " (an upscaler)"}  # of UNets that have no pipeline here
 PIPELINES = {  # diffusers' class, for SD 1.x and 2.x, and for SDXL
     TEXT_TO_IMAGE: ("StableDiffusionPipeline", "StableDiffusionXLPipeline"),
     INPAINTING: ("StableDiffusionInpaintPipeline", "StableDiffusionXLInpaintPipeline"),
@@ -88,9 +88,8 @@ class Base:
     def __post_init__(self):
         unet, channels = self.unet, self.channels
         if unet.in_channels not in tasks(channels) or unet.out_channels != channels:
-            known = OTHER_CHANNELS.get(unet.in_channels)
-            known = f" ({unet.in_channels} in is {known})" if known else ""
-            found = f"{unet.in_channels} channels in, {unet.out_channels} out{known}, the latents {channels}"
+            known = OTHER_CHANNELS.get(unet.in_channels, "")
+            found = f"{unet.in_channels} channels in{known}, {unet.out_channels} out, the latents {channels}"
             supported = " or ".join(f"{number} in ({task})" for number, task in tasks(channels).items())
             raise ValueError(f"the unet has {found}; supported is {supported}")
         if not self.texts:
@@ -225,8 +224,7 @@ def load_networks(files: BaseFiles, dtype: Any = jnp.float32) -> dict[str, Any]:
 def _index(folder: Path) -> dict[str, Any]:
     """A folder's model_index.json, without components that are null."""
     if not (folder / INDEX).is_file():
-        found = listing(folder)
-        raise FileNotFoundError(f"{folder}: expected {INDEX} of a diffusers pipeline, found {found}; name another")
+        raise FileNotFoundError(f"{folder}: no {INDEX} of a diffusers pipeline, but {listing(folder)}; name another")
     fields = read_json(folder / INDEX)
     listed = {key for key, value in fields.items() if isinstance(value, list) and any(value)}
     pairs = [pair for pair in TEXT if set(pair) <= listed]
@@ -234,9 +232,8 @@ def _index(folder: Path) -> dict[str, Any]:
     missing = [name for name in (*REQUIRED, *(() if pairs else TEXT[0])) if name not in listed]
     if other or missing:
         what = f"with {', '.join(other)}" if other else f"without {', '.join(missing)}"
-        expected = "a pipeline of Stable Diffusion 1.x, 2.x or XL"
-        found = f"{fields.get('_class_name')} {what}"
-        raise ValueError(f"{folder / INDEX}: expected {expected}, found {found}; name another folder")
+        expected = f"expected a pipeline of Stable Diffusion 1.x, 2.x or XL, found {fields.get('_class_name')} {what}"
+        raise ValueError(f"{folder / INDEX}: {expected}; name another folder")
     return {key: value for key, value in fields.items() if not isinstance(value, list) or any(value)}
 
 
