@@ -2,12 +2,9 @@
 
 The face mesh looks for faces in the whole image at 128 px and misses a face narrower than about a tenth of the image.
 While fewer faces are found than wanted, squares of a half and then of a quarter of the longer side are searched too,
-overlapping by a half. Measured with one face on plain grey, 512 px: all are found down to 60 px of width without
-squares, down to 20 px with them. Images are downscaled to 1,280 px first.
-
-Many small squares give many chances of a false face, so the detector's threshold is higher there: of 60 photographs
-(animals, buildings, landscapes) 9 had a "face" in squares of a quarter at mediapipe's threshold of 0.5 and 2 at 0.75,
-one of them Mount Rushmore, while all small faces were still found.
+overlapping by a half: of 512 px a face of 20 is found then. Many small squares give many chances of a false face, so
+the detector's threshold is higher there: of 60 photographs without faces 9 had a "face" in squares of a quarter at
+mediapipe's threshold of 0.5 and 2 at 0.75, while all small faces were still found.
 """
 
 import functools

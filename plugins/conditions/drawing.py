@@ -1,22 +1,19 @@
 """Landmarks as lines on a black image: the conditions `face` and `holistic`.
 
 **Face.** As MediaPipe renders the condition of its face plugin: 132 of the mesh's edges, one pixel wide at any image
-size, without points, nose or triangles. Oval and lips are white, the left eye, eyebrow and iris green, the right ones
-blue. The plugin was trained with one face an image.
+size, without points, nose or triangles. The plugin was trained with one face an image.
 
-**Holistic.** Body, hands and face together. MediaPipe does not state how its holistic plugin's "body pose, hands, and
-face mesh" were drawn. Here:
+**Holistic.** Body, hands and face together. MediaPipe does not state how its holistic plugin's were drawn. Here:
 
 | part | colours (left, right) | width at 512 px |
 | --- | --- | --- |
-| face | as above: white, green, blue | 1 |
+| face | white; eyes, eyebrows and irises green, blue | 1 |
 | hands | yellow, magenta | 2 |
 | body | trunk red; arms orange, rose; legs lime, violet | 4 |
 
 Widths grow with the image's shorter side, except the face's: a plugin sees the image at an eighth of its size and less,
-where a limb of one pixel would vanish, while wide lines would fill a face's eyes. Points of the body that are probably
-hidden (visibility below 0.5) are left out with their lines. The pose's own points of head and hands are drawn where the
-finer landmarks are missing. Later groups lie on top.
+where a limb of one pixel would vanish. Points of the body that are probably hidden (visibility below 0.5) are left out
+with their lines. The pose's own points of head and hands are drawn where the finer landmarks are missing.
 
 A point's pixel is x * width and y * height, rounded, as MediaPipe renders it: half a pixel to the right of and below
 the point, kept because plugins were trained with it. A flipped drawing and the drawing of flipped landmarks may differ

@@ -74,19 +74,8 @@ class ControlNetwork(nnx.Module):
         """The condition image, in [0, 1] and of the output's size, as arrays of b rows."""
         raise NotImplementedError
 
-    def __call__(
-        self,
-        encoded: Any,
-        x: Float[Array, "b h w c"],
-        t: Array,
-        context: Float[Array, "b n d"],
-        remat: bool = False,
-        *,
-        pooled: Float[Array, "b p"] | None = None,
-        sizes: Float[Array, "b s"] | None = None,
-    ) -> ControlOutput:
-        """What it adds for these noisy latents; without `every_step` that is `encoded`, whatever the latents are. t,
-        context, pooled, sizes: as `UNet.__call__`. remat: a gradient keeps only the inputs of each block."""
+    def __call__(self, encoded: Any, x: Array, t: Array, context: Array, *options: Any, **added: Any) -> ControlOutput:
+        """What it adds for these noisy latents, arguments as `ControlNet`'s; without `every_step` that is `encoded`."""
         return ControlOutput(level_features=encoded)
 
     def on(

@@ -141,7 +141,7 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         pooled: Float[Array, "b p"] | None = None,
         sizes: Float[Array, "b s"] | None = None,
     ) -> ControlOutput:
-        """Residuals of all skips and the middle, computed in the type of the latents."""
+        """Residuals of all skips and the middle, computed in the type of the latents; arguments as `UNet.__call__`."""
         config, stage = self.config, rematerialised if remat else whole
         t, context = jnp.broadcast_to(t, x.shape[:1]), context.astype(x.dtype)
         time = self.embedded_time(config, t, x.dtype, None, pooled, sizes)

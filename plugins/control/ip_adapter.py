@@ -4,8 +4,7 @@
     images = pipeline("best quality", controls=[adapter.on(picture, strength=0.6)])
 
 CLIP's vision tower reads the picture, a small network makes m tokens of that, as wide as text states, and every
-cross-attention of the UNet gets keys and values for them (section 3.2, decoupled cross-attention, with the text's
-queries q):
+cross-attention of the UNet, with the text's queries q, gets keys and values for them (section 3.2):
 
     attn2 = to_out(attend(q, K, V) + strength * attend(q, K', V'))        K' = tokens @ to_k_ip,  V' = tokens @ to_v_ip
 
@@ -18,8 +17,8 @@ The row of the negative prompt has the tokens of an embedding of zeros (base), o
 V' are computed once per picture; the sum is made by a tap (`unet_blocks.py`).
 
 A file holds `image_proj.*` and, for the i-th cross-attention in the order down, up, middle, `ip_adapter.{2i+1}.to_k_ip`
-and `to_v_ip`. The tower is a folder of transformers' CLIPVisionModelWithProjection: ViT-H/14, or for some of SDXL's
-ViT-bigG/14. FaceID and the "full face" form read other networks and are refused by name.
+and `to_v_ip`. The tower is a folder of transformers' CLIPVisionModelWithProjection. FaceID and the "full face" form
+read other networks and are refused by name.
 """
 
 import dataclasses

@@ -7,11 +7,10 @@
       level 1, 2, 3     average over 2x2, then as above                     -> + its second, third, fourth
 
 A residual block is 3x3 convolution, ReLU, 1x1 convolution, added to its input; there are no norms. Like MediaPipe's
-plugin (`mediapipe.py`) the network runs once per image, with the same outputs and twelve times the size. Three types:
-
-- full: the above, 77,369,280 parameters at SD 1.5;
-- light: 18,689,200; each level works at a quarter of its width, between 1x1 convolutions, and starts from the pixels;
-- XL: for SDXL, from an image unshuffled by 16; only the third level halves, and the fourth output is for the middle.
+plugin (`mediapipe.py`) the network runs once per image, with the same outputs and twelve times the size. The `light`
+type works at a quarter of each level's width, between 1x1 convolutions, and starts from the pixels: 18,689,200
+parameters at SD 1.5 in place of 77,369,280. The XL type unshuffles by 16; only its third level halves, and the fourth
+output is for the middle.
 
 A new adapter does change the base's output: the paper starts without zeros, because the residual stream is the output.
 The release's sketch and canny adapters read one channel, the first of a grey image, as the release's own program does.

@@ -152,11 +152,6 @@ class Pipeline:
         self,
         prompts: str | Sequence[str],
         *,
-        negative: str | Sequence[str] = "",
-        seeds: int | Sequence[int] = 0,
-        image: Any = None,
-        mask: Any = None,
-        controls: Sequence[Any] = (),
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -182,12 +177,11 @@ class Pipeline:
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
-        conditions = {"image": image, "mask": mask, "controls": controls}
-        request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)
+        request = make_request(self.base, prompts, **options)
         for line in request.truncated:
             warnings.warn(line, stacklevel=2)
-        reports = {"progress": progress, "preview": preview}
-        return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, **reports, mesh=mesh)))
+        settings = {"dtype": dtype, "batch": batch, "progress": progress, "preview": preview, "mesh": mesh}
+        return np.concatenate(list(self.run(request, **settings)))
 
     def run(
         self,

@@ -1,16 +1,13 @@
 """Anchors of a fidelity score: the same score without control, and with a wrong condition.
 
-An edge F1 of 0.6 is good where images without control get 0.3, and nothing where they get 0.6. So control is never
-scored alone. One set of targets, three sets of images from the same prompts and seeds:
+An edge F1 of 0.6 is good where images without control get 0.3, and nothing where they get 0.6. So one set of targets is
+compared with three sets of images from the same prompts and seeds:
 
 | row | generated with | how to read it |
 | --- | --- | --- |
 | with control | its own condition | the score |
 | no control | the base alone | what the prompt gives; control must be well above |
 | wrong control | another image's condition | no better than "no control", and far below the first |
-
-Where the first and the third row are close, the plugin changes images but does not control them. A fixed `derangement`
-gives each image another one's condition, so that two evaluations are comparable.
 
     wrong = draw(prompts, conditions[derangement(len(conditions))])
     rows = score_rows({"edge F1": EdgeF1()}, images, {WITH: controlled, WITHOUT: uncontrolled, WRONG: wrong})

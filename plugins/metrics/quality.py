@@ -4,8 +4,7 @@
 
     |m1 - m2|^2 + tr C1 + tr C2 - 2 tr (C1 C2)^(1/2)
 
-With factors C1 = A'A and C2 = B'B the eigenvalues of C1 C2 other than 0 are those of (AB')(AB')', so the last trace is
-the sum of the singular values of AB', without a root that singular covariances make complex. Its bias depends on the
+With factors C1 = A'A and C2 = B'B the last trace is the sum of the singular values of AB'. Its bias depends on the
 number of images (Chong and Forsyth, 1911.07023): compare equal numbers only, and 10,000 or more with published ones.
 
 **Kernel distances.** The squared maximum mean discrepancy, with a kernel k as the similarity of two images' features
@@ -13,21 +12,19 @@ number of images (Chong and Forsyth, 1911.07023): compare equal numbers only, an
 
     MMD^2 = mean k(a, a') + mean k(b, b') - 2 mean k(a, b)        a, a' and b, b' different images
 
-Its expectation does not depend on the number of images, so it is the distance to trust for a few hundred. It is 0 on
-average for sets of the same distribution, and may be negative.
+Its expectation does not depend on the number of images, so it is the distance to trust for a few hundred; it may be
+negative.
 
 | name | features | kernel k(x, y) | paper |
 | --- | --- | --- | --- |
 | KID | Inception's, d = 2048 | (x.y / d + 1)^3 | Bińkowski et al., 1801.01401, section 4 |
 | CMMD | CLIP's, of unit length | 1000 exp(-D / (2 sigma^2)), D = squared distance | Jayasumana et al., 2401.09603 |
 
-`kid` takes all pairs at once; the published program's mean over random subsets has the same expectation and a larger
-variance. CMMD takes sigma = 10 and the embeddings of ViT-L/14 at 336 pixels; it is at most 39.6. Its program
-(google-research/cmmd), unlike the paper, keeps the terms of an image with itself, some 5/n for each set.
+`kid` takes all pairs at once, not random subsets. CMMD takes sigma = 10 and the embeddings of ViT-L/14 at 336 pixels;
+its program (google-research/cmmd), unlike the paper, keeps the terms of an image with itself, some 5/n for each set.
 
-**Names.** `FID` and `KID` stand for Inception's features of 2015, `CMMD` for those of CLIP's ViT-L/14 at 336 pixels;
-`compare` and `compare_with_texts` add the name of any other network. Numbers of different real sets, resizings or
-numbers of images are not comparable either. All is computed in float64; memory: matrices of n x m.
+`FID` and `KID` stand for Inception's features of 2015, `CMMD` for those of CLIP's ViT-L/14 at 336 pixels; `compare` and
+`compare_with_texts` add the name of any other network. All is computed in float64; memory: matrices of n x m.
 """
 
 from typing import NamedTuple
