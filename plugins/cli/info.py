@@ -55,13 +55,11 @@ def describe(files: BaseFiles) -> dict[str, str]:
         rows["vae"] = "none: the unet works on pixels"
     rows["tokenizer"] = f"{len(base.texts[0][2].vocab):,} tokens; prompts of {base.length - 2}"
     rows["makes"] = base.task + ", with the guidance scale as an input" * base.distilled
-    rows["predicts"] = f"{schedule.prediction_type}, {schedule.num_train_timesteps} timesteps"
     if isinstance(schedule, Schedule):
-        rows["predicts"] += (
-            f", {schedule.beta_schedule} betas" + ", zero terminal SNR" * schedule.rescale_betas_zero_snr
-        )
+        levels = f"{schedule.beta_schedule} betas" + ", zero terminal SNR" * schedule.rescale_betas_zero_snr
     else:
-        rows["predicts"] += f", shift {schedule.shift:g}"
+        levels = f"shift {schedule.shift:g}"
+    rows["predicts"] = f"{schedule.prediction_type}, {schedule.num_train_timesteps} timesteps, {levels}"
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
     rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
     return rows

@@ -69,7 +69,8 @@ def read_landmarks(path: str | Path) -> Landmarks:
     if path.suffix.lower() == ".json":
         return Landmarks.of(read_json(path), str(path))
     with open_arrays(path) as arrays:
-        return Landmarks.of(dict(arrays), str(path))
+        fields = dict(arrays)
+    return Landmarks.of(fields, str(path))
 
 
 def write_landmarks(path: str | Path, landmarks: Landmarks, overwrite: bool = False) -> None:

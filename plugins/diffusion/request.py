@@ -115,11 +115,8 @@ def make_request(
 
 
 def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: GenerationConfig) -> None:
-    tile, smallest, layers = (
-        config.tile,
-        (2 * OVERLAP + 1) * base.unit,
-        min(c.num_hidden_layers for _, c, _ in base.texts),
-    )
+    tile, smallest = config.tile, (2 * OVERLAP + 1) * base.unit
+    layers = min(text.num_hidden_layers for _, text, _ in base.texts)
     for seed in given["seeds"]:
         if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
             raise ValueError(f"seed {seed!r} has to be a whole number from 0 to {2**32 - 1}")

@@ -177,13 +177,8 @@ def distances(network: EfficientNet, reference: Bytes, sets: Iterable[tuple[str,
 
 def table(rows: Sequence[Row]) -> str:
     """The rows in Markdown."""
-    lines = [
-        [
-            row["pictures"],
-            str(row["count"]),
-            f"{row['frechet']:.2f}",
-            f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}",
-        ]
-        for row in rows
-    ]
+    lines = []
+    for row in rows:
+        kernel = f"{1000 * row['kid']:.2f} ± {1000 * row['kid_error']:.2f}"
+        lines.append([row["pictures"], str(row["count"]), f"{row['frechet']:.2f}", kernel])
     return markdown(["pictures", "count", "Fréchet", "KID x 1000"], lines)

@@ -146,11 +146,8 @@ def arguments(name: str) -> dict[str, Any]:
     """The call of the family in our words."""
     family = FAMILIES[name]
     call = family.get("call", {})
-    options: dict[str, Any] = {
-        "prompts": family.get("prompt", PROMPT),
-        "steps": family.get("steps", 4),
-        "guidance": GUIDANCE,
-    }
+    options: dict[str, Any] = {"prompts": family.get("prompt", PROMPT), "steps": family.get("steps", 4)}
+    options["guidance"] = GUIDANCE
     options |= {key: call[key] for key in ("negative", "strength", "image_guidance") if key in call}
     options |= {key: tuple(call[key]) for key in ("original", "crop") if key in call}
     options |= {"image": picture()} if {"image", "mask"} & call.keys() else {}

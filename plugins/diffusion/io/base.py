@@ -97,9 +97,7 @@ class Base:
         width, last = sum(config.hidden_size for _, config, _ in self.texts), self.texts[-1][1]
         problems = []
         if unet.cross_attention_dim != width:
-            problems.append(
-                f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder's have {width}"
-            )
+            problems.append(f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder has {width}")
         for kind, config, tokenizer in self.texts:
             if (largest := max(tokenizer.tokens)) >= config.vocab_size:
                 found = f"the tokenizer's ids go up to {largest}"

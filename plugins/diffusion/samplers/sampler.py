@@ -156,9 +156,7 @@ class Sampler:
         plan = self.plan(schedule, steps, strength, **options)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
         if plan.draws and key is None:
-            raise ValueError(
-                f"{self.name} draws noise at each step; give key=jax.random.key(seed), or one key per image"
-            )
+            raise ValueError(f"{self.name} draws noise at each step; give key=jax.random.key(seed), or one per image")
         keys = None if key is None or not plan.draws else image_keys(key, x.shape[0])
 
         def call(state: State, row: Row) -> tuple[State, Any]:
