@@ -22,7 +22,7 @@ from plugins.diffusion.samplers.sampler import predict
 from plugins.diffusion.samplers.scheduler_config import CLASSES, from_json, read_schedule, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
-from plugins.diffusion.training.losses import add_noise, min_snr_weight, scales, snr, target, training_target
+from plugins.diffusion.training.losses import add_noise, min_snr_weight, snr, target, training_target
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 ARRAYS = np.load(DATA / "schedulers.npz", allow_pickle=False)
@@ -96,15 +96,6 @@ def test_every_prediction_gives_x0_and_eps(kinds, alpha):
         np.testing.assert_allclose(target(other, prediction.x0, prediction.eps, alpha, sigma), expected, atol=3e-6)
 
 
-@pytest.mark.parametrize("kind", ["epsilon", "v_prediction", "sample"])
-def test_the_training_target_is_the_samplers_prediction(kind):
-    schedule = Schedule(prediction_type=kind)
-    output, x = training_target(schedule, X0, EPS, T), add_noise(schedule, X0, EPS, T)
-    prediction = predict(kind, output, x, *scales(schedule, T, x.ndim))
-    np.testing.assert_allclose(prediction.x0, X0, atol=5e-5)
-    np.testing.assert_allclose(prediction.eps, EPS, atol=5e-4)
-
-
 def test_guidance():
     data = np.load(DATA / "cfg_io.npz", allow_pickle=False)
     uncond, cond, scale = jnp.asarray(data["uncond"]), jnp.asarray(data["cond"]), float(data["scale"])
@@ -118,7 +109,6 @@ ONES = jnp.ones(2)
 
 @pytest.mark.parametrize("call, message", [
     (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
-    (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
     (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
@@ -204,11 +194,8 @@ def test_a_missing_key_has_the_default_of_its_class():
     ({"prediction_type": "flow_prediction"}, "flow_prediction"),
     ({"timestep_spacing": "even"}, "timestep_spacing"),
     ({"beta_start": "0.1"}, "beta_start"),
-    ({"beta_start": 0.0}, "beta"),
-    ({"clip_sample": 1}, "clip_sample"),
     ({"trained_betas": [0.1, "x"]}, "trained_betas"),
     ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
-    ({"num_train_timesteps": 1}, "num_train_timesteps"),
     ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "use_karras_sigmas"),
 ])  # fmt: skip
 def test_unsupported_files_are_refused(change, message):
