@@ -81,7 +81,7 @@ def programs(plugin: str | None, base: str | None, size: int, small: bool) -> di
 
     if plugin is None:
         tiny = control.MediaPipeConfig((32, 64), 8, 8, (8,), (16, 24), (1, 1), expansion=2)
-        config = tiny if small else control.MediaPipeConfig.sd15()
+        config = tiny if small else control.MediaPipeConfig()
         network = redrawn(control.MediaPipePlugin(config, rngs=nnx.Rngs(0)), "heads")
     else:
         network = control.load(plugin)

@@ -17,9 +17,8 @@ def open_session(path: str | Path, providers: Sequence[str] | None = None) -> An
     try:
         import onnxruntime
     except ImportError as error:
-        raise ImportError(
-            f"{path} needs onnxruntime, which cannot be imported ({error}); pip install 'film-plugins-reveal[onnx]'"
-        ) from error
+        found = f"{path} needs onnxruntime, which cannot be imported ({error})"
+        raise ImportError(f"{found}; pip install 'film-plugins-reveal[onnx]'") from error
     try:
         providers = onnxruntime.get_available_providers() if providers is None else list(providers)
         return onnxruntime.InferenceSession(str(path), providers=providers)

@@ -1,10 +1,9 @@
 """`plugins condition`: condition images from images on disk.
 
-An image becomes an image. A folder becomes a folder with the same names, as PNG, and can be stopped and restarted:
-existing outputs are kept. An image that fails (no face in it, a damaged file) does not stop the others: failures are
-reported at the end, a line each, and listed in OUTPUT/failures.txt until a later run succeeds.
-
-Exit code 2: there is no condition image at all, neither from this run nor from an earlier one.
+A folder becomes a folder with the same names, as PNG, and can be stopped and restarted: existing outputs are kept. An
+image that fails (no face in it, a damaged file) does not stop the others: failures are reported at the end, and listed
+in OUTPUT/failures.txt until a later run succeeds. Exit code 2: there is no condition image at all, neither from this
+run nor from an earlier one.
 """
 
 import sys
@@ -18,10 +17,11 @@ from natsort import natsorted
 from tqdm import tqdm
 
 from common import terminal
+from common.data.files import walk
 from common.io.files import atomic_output, check_output_file
 from common.io.images import READABLE, check_writable, read_image, write_image
 from plugins.cli.commands import Condition
-from plugins.conditions import depth, landmarks, mask
+from plugins.conditions import depth, landmarks
 from plugins.conditions.registry import emptiness, make
 
 REPORT, REPORT_HEADER = "failures.txt", "# plugins condition: pictures it could not make"
@@ -37,7 +37,7 @@ OPTIONS = {
 READERS: dict[str, tuple[tuple[str, ...], Callable[[Path], Any]]] = {  # suffixes and reader of options that are files
     "landmarks": (landmarks.SUFFIXES, landmarks.read_landmarks),
     "depth": (depth.SUFFIXES, depth.read_depth),
-    "mask": (mask.SUFFIXES, mask.read_mask),
+    "mask": (tuple(READABLE), lambda path: read_image(path).mean(axis=-1)),
 }
 
 
@@ -47,10 +47,10 @@ def condition(command: Condition) -> None:
     source, target = Path(command.input), Path(command.output)
     read = READERS.keys() & options.keys()
     for name in read:
-        if source.is_dir() and not Path(options[name]).is_dir():
-            raise NotADirectoryError(f"--{name} {options[name]} is not a folder; for a folder of images give one")
-        if not source.is_dir() and Path(options[name]).is_dir():
-            raise IsADirectoryError(f"--{name} {options[name]} is a folder; for one image give one file")
+        if source.is_dir() != Path(options[name]).is_dir():
+            wrong = "is not a folder; for a folder of images" if source.is_dir() else "is a folder; for one image"
+            error = NotADirectoryError if source.is_dir() else IsADirectoryError
+            raise error(f"--{name} {options[name]} {wrong} give {'one' if source.is_dir() else 'one file'}")
     inputs = [source, *(Path(options[name]) for name in read - {"landmarks"})]  # which are no images
     if target.exists() and any(target.samefile(path) for path in inputs if path.exists()):
         raise ValueError(f"{target} is an input, which would be replaced; give another output")
@@ -77,8 +77,6 @@ def given_options(command: Condition) -> dict[str, Any]:
         raise ValueError(f"depth is {sources}: give one of them")
     if given.keys() >= {"inflate", "near"}:
         raise ValueError("--near is of maps: --inflate makes depth that needs none; leave one out")
-    if command.faces is not None and command.faces < 1:
-        raise ValueError(f"--faces {command.faces}: one face or more can be drawn")
     return given
 
 
@@ -114,15 +112,8 @@ def convert_folder(command: Condition, options: Mapping[str, Any], source: Path,
 
 def plan(source: Path, target: Path) -> dict[Path, Path]:
     """Every image below `source`, in natural order, and its output. Raises FileNotFoundError, ValueError."""
-    inside = target.resolve()
-    found = [
-        path
-        for path in source.rglob("*")
-        if path.suffix.lower() in READABLE
-        and path.is_file()
-        and not any(part.startswith(".") for part in path.relative_to(source).parts)
-        and inside not in path.resolve().parents  # outputs of an earlier run are no inputs
-    ]
+    inside = target.resolve()  # outputs of an earlier run are no inputs
+    found = [path for path in walk(source, tuple(READABLE)) if inside not in path.resolve().parents]
     if not found:
         raise FileNotFoundError(f"no images found in {source}; known suffixes: {' '.join(READABLE)}")
     sources: dict[Path, Path] = {}
@@ -152,15 +143,13 @@ def make_one(command: Condition, options: Mapping[str, Any], path: Path, name: s
 def write_report(report: Path, failures: Mapping[str, str]) -> None:
     """Failures to the file and the first of them to stderr; without any the file is removed."""
     lines = [f"{name}: {reason}" for name, reason in failures.items()]
-    if failures:
-        with atomic_output(report, overwrite=True) as temporary:
-            temporary.write_text("\n".join([REPORT_HEADER, *lines]) + "\n", "utf-8", "backslashreplace")
-    else:
-        report.unlink(missing_ok=True)
-    for line in lines[:SHOWN]:
+    more = [f"and {len(lines) - SHOWN} more, all in {report}"] if len(lines) > SHOWN else []
+    for line in lines[:SHOWN] + more:
         terminal.complain(line)
-    if len(lines) > SHOWN:
-        terminal.complain(f"and {len(lines) - SHOWN} more, all in {report}")
+    if not failures:
+        return report.unlink(missing_ok=True)
+    with atomic_output(report, overwrite=True) as temporary:
+        temporary.write_text("\n".join([REPORT_HEADER, *lines]) + "\n", "utf-8", "backslashreplace")
 
 
 def _with_model(options: Mapping[str, Any]) -> Mapping[str, Any]:

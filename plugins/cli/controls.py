@@ -9,10 +9,9 @@
     --image-prompt photo.jpg --ip-adapter A                a picture as part of the prompt
 
 The photo is resized to cover the output's size and cropped at its centre before its condition is made, because plugins
-were trained on conditions of images of that size. Where the base repairs or edits the photo, that size is the photo's.
+were trained so. Where the base repairs or edits the photo, that size is the photo's.
 """
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from common.io.images import place, read_image
 from plugins.cli.commands import PLUG_AND_PLAY, Generate
 from plugins.conditions.registry import OF_IMAGE, emptiness, make
 from plugins.control.ip_adapter import load_ip_adapter
-from plugins.control.loading import CONTROLS, load
+from plugins.control.loading import load
 from plugins.control.plug_and_play import PlugAndPlay
 from plugins.diffusion.io.base import TEXT_TO_IMAGE, Base
 
@@ -51,7 +50,7 @@ def make_controls(command: Generate, base: Base, image: Image | None) -> list[An
         if kind in PLUG_AND_PLAY:
             controls.append(PlugAndPlay(source, strength=strength, steps=steps, prompt_only=command.prompt_only))
             continue
-        network = load(next(plugins, None) or shipped_plugin(str(kind)))
+        network = load(next(plugins, None) or f"{kind}-small")
         trained_on = getattr(network.config, "condition", None)
         if None not in (kind, trained_on) and kind != trained_on:
             raise ValueError(f"--control {kind}: this plugin was trained on {trained_on}; add --control {trained_on}")
@@ -87,10 +86,10 @@ def make_image_prompt(command: Generate) -> list[Any]:
 def control_kinds(command: Generate) -> list[str | None]:
     """The kind of each control, None for a plugin with a finished condition. Raises ValueError if options conflict."""
     if not command.control and not command.plugin:
-        names = ("condition", "control_strength", "control_steps", "prompt_only")
-        if given := [name for name in names if getattr(command, name)]:
-            option = given[0].replace("_", "-")
-            raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
+        for name in ("condition", "control_strength", "control_steps", "prompt_only"):
+            if getattr(command, name):
+                option = name.replace("_", "-")
+                raise ValueError(f"--{option} is an option of a control; add --control canny, or --plugin FOLDER")
         return []
     kinds: list[str | None] = list(command.control) or [None] * len(command.plugin)
     networks = [kind for kind in kinds if kind not in PLUG_AND_PLAY]
@@ -102,11 +101,3 @@ def control_kinds(command: Generate) -> list[str | None]:
     if not command.control and not command.condition:
         raise ValueError("--plugin does not say which condition of --image it needs; add --control, or --condition")
     return kinds
-
-
-def shipped_plugin(kind: str) -> Path:
-    """The folder of the shipped plugin for this kind. Raises FileNotFoundError if there is none."""
-    name, names = f"{kind}-small", CONTROLS.names()
-    if name not in names:
-        raise FileNotFoundError(f"no plugin for {kind} is shipped ({', '.join(names)} are); name one with --plugin")
-    return CONTROLS.folder / name

@@ -60,8 +60,7 @@ def export(command: Export) -> None:
 
 
 def base_program(command: Export, form: str, size: tuple[int, int] | None) -> Program:
-    """The program of --part for that format, for images of that size (None: the base's). Raises as `read_base`;
-    ValueError."""
+    """The program of --part for that format and size (None: the base's). Raises as `read_base`; ValueError."""
     files = read_base(command.base, tokenizer=command.tokenizer)
     base: Base = files.base
     height, width = size or (base.side, base.side)
@@ -111,9 +110,7 @@ def check_options(command: Export) -> tuple[str, tuple[int, int] | None]:
 
 
 def check_bytes(name: str, parameters: int, form: str, weights: Weights) -> None:
-    """Raises ValueError for so many parameters that no file of that format holds them.
-
-    LiteRT's are float32 on their way, whatever type is stored at the end."""
+    """Raises ValueError for more parameters than a file of that format holds (LiteRT's are float32 on their way)."""
     size = parameters * (2 if (form, weights) == ("onnx", "float16") else 4)
     if size >= LARGEST:
         fits = "write .onnx with --weights float16" if 2 * parameters < LARGEST else "no format here holds it"

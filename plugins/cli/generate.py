@@ -1,12 +1,11 @@
 """`plugins generate`: images on disk from the options of the command.
 
 Cheap checks come first (output names, the base's configs, images, controls, LoRA files), so that a mistake is reported
-before gigabytes are read; then the weights; then the images, each batch written as it is made, into a folder that
-appears when it is complete, or when the command is stopped: an image depends on its own seed alone, so the others can
-be made later.
+before gigabytes are read. Each batch is written as it is made, into a folder that appears when it is complete, or when
+the command is stopped: an image depends on its own seed alone, so the others can be made later.
 
-The progress bar moves with each step where steps are slow. A program that reports its steps calls the host, and JAX
-does not keep such programs in its compilation cache; where compiling takes longer, the bar moves batch by batch.
+The progress bar moves with each step where steps are slow. JAX does not keep programs that report their steps in its
+compilation cache; where compiling takes longer, the bar moves batch by batch.
 """
 
 import contextlib
@@ -100,15 +99,12 @@ def check_outputs(command: Generate) -> None:
 
 def own_files(command: Generate) -> str:
     """The pattern of the names of this command's files in its output folder: images, and a sheet beside them."""
-    if command.sheet is None or Path(command.sheet).resolve().parent != Path(command.output).resolve():
-        return PATTERN
-    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}"
+    inside = command.sheet and Path(command.sheet).resolve().parent == Path(command.output).resolve()
+    return f"{PATTERN}|{re.escape(Path(command.sheet).name)}" if command.sheet and inside else PATTERN
 
 
 def request_of(command: Generate, base: Base) -> Request:
     """The checked request to the base."""
-    if command.seed < 0 or command.seed + command.count > 2**32:
-        raise ValueError(f"--seed {command.seed} --count {command.count}: seeds are from 0 to {2**32 - 1}")
     image = None if command.image is None else read_image(command.image)
     controls = make_controls(command, base, image)
     options = command.options()
@@ -143,9 +139,8 @@ def read_lora(option: str) -> tuple[Lora, float]:
 def read_embedding(option: str) -> TextualInversion:
     """ "WORD=FILE" or "FILE" -> its `TextualInversion`."""
     word, equals, name = option.partition("=")
-    if not equals or Path(option).exists():
-        return TextualInversion.load(option)
-    return TextualInversion.load(name, word)
+    own = not equals or Path(option).exists()
+    return TextualInversion.load(option) if own else TextualInversion.load(name, word)
 
 
 def make_preview(command: Generate, base: Base, request: Request) -> Preview:
@@ -204,9 +199,8 @@ def images(
 
 
 def write(command: Generate, request: Request, images: Images) -> list[Path]:
-    """Writes images as they come, then the contact sheet. Returns the images' paths.
-
-    A stop leaves a new folder with the images so far, and one that is to be replaced as it was."""
+    """Writes images as they come, then the contact sheet; returns the images' paths. A stop leaves a new folder with
+    the images so far, and one that is to be replaced as it was."""
     thumbnails, paths = [], [Path(command.output)]
 
     def kept(images: Images) -> Iterator[Float[np.ndarray, "h w 3"]]:

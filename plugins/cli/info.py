@@ -9,7 +9,7 @@ from common.weights.shipped import Shipped
 from plugins.cli.commands import Info, Verify
 from plugins.control.loading import is_network, open_files
 from plugins.diffusion.io.base import WEIGHTS, BaseFiles, read_base
-from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule
+from plugins.diffusion.samplers.schedules import Schedule
 
 ANY = Shipped(WEIGHTS, at_hand.CARD, "", "weights", "a folder of diffusers, a safetensors file")
 
@@ -40,7 +40,7 @@ def verify(command: Verify) -> None:
 
 def describe(files: BaseFiles) -> dict[str, str]:
     """A line for each network and setting."""
-    base, unet, vae = files.base, files.base.unet, files.base.vae
+    base, unet, vae, schedule = files.base, files.base.unet, files.base.vae, files.base.schedule
     shapes = {kind: f"{config.num_hidden_layers} layers of {config.hidden_size}" for kind, config, _ in base.texts}
     widths = "-".join(map(str, unet.block_out_channels))
     shapes["unet"] = f"{widths}, {unet.in_channels} channels, text states of {unet.cross_attention_dim}"
@@ -55,14 +55,11 @@ def describe(files: BaseFiles) -> dict[str, str]:
         rows["vae"] = "none: the unet works on pixels"
     rows["tokenizer"] = f"{len(base.texts[0][2].vocab):,} tokens; prompts of {base.length - 2}"
     rows["makes"] = base.task + ", with the guidance scale as an input" * base.distilled
-    rows["predicts"] = _prediction(base.schedule)
+    if isinstance(schedule, Schedule):
+        levels = f"{schedule.beta_schedule} betas" + ", zero terminal SNR" * schedule.rescale_betas_zero_snr
+    else:
+        levels = f"shift {schedule.shift:g}"
+    rows["predicts"] = f"{schedule.prediction_type}, {schedule.num_train_timesteps} timesteps, {levels}"
     rows["sampler"] = " ".join([base.sampler.name, *(f"{key}={value}" for key, value in base.sampler.options)])
     rows["images"] = f"{base.side}x{base.side}; other sides too, multiples of {base.unit}"
     return rows
-
-
-def _prediction(schedule: Schedule | FlowSchedule) -> str:
-    if not isinstance(schedule, Schedule):
-        return f"flow, {schedule.num_train_timesteps} timesteps, shift {schedule.shift:g}"
-    zero = ", zero terminal SNR" if schedule.rescale_betas_zero_snr else ""
-    return f"{schedule.prediction_type}, {schedule.num_train_timesteps} timesteps, {schedule.beta_schedule} betas{zero}"

@@ -31,10 +31,8 @@ COMMANDS: dict[str, tuple[type, str]] = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; `arguments` defaults to the command line.
-
-    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    """
+    """The program. Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for
+    Ctrl-C)."""
     terminal.dispatch(
         "plugins",
         sys.argv[1:] if arguments is None else arguments,

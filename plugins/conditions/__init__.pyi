@@ -7,5 +7,4 @@ from .depth import normalise as normalise, read_depth as read_depth
 from .detection import find_faces as find_faces, find_holistic as find_holistic
 from .drawing import draw_face as draw_face, draw_holistic as draw_holistic
 from .landmarks import Landmarks as Landmarks, read_landmarks as read_landmarks, write_landmarks as write_landmarks
-from .mask import read_mask as read_mask
 from .registry import CONDITIONS as CONDITIONS, make as make, mirror as mirror

@@ -1,17 +1,13 @@
 """Landmark connections of MediaPipe 0.10.14: which points a line joins, its colour, and the point's mirror partner.
 
 A face has 478 points (468 of the mesh and five for each iris), a body 33, a hand 21. "Left" is the person's own left,
-which is on the right of an image taken from the front.
-
-A path of numbers, "33 7 163 144", stands for an edge from each to the next. The paths hold MediaPipe's connection lists
-edge by edge, each in its direction, because OpenCV rounds a slanted line by where it starts.
+which is on the right of an image taken from the front. A path of numbers, "33 7 163 144", stands for an edge from each
+to the next, in MediaPipe's direction, because OpenCV rounds a slanted line by where it starts.
 
 The colours of a face are MediaPipe's; for bodies and hands none are published, and these are ours. A mirror exchanges
-green and blue: left and right differ in nothing else, and the middle has as much of one as of the other.
-
-The mirror table of the face was measured: a reflection, aligned on 16 known points, took the landmarks of a photograph
-onto each other one to one, with a largest distance of 1.4 px of 512. Landmarks found by Holistic, which uses another
-crop, gave the same table. 1,316 of the 1,322 mesh edges map to edges; the other six are diagonals that differ by side.
+green and blue: left and right differ in nothing else, and the middle has as much of one as of the other. The mirror
+table of the face was measured: a reflection, aligned on 16 known points, took the landmarks of a photograph onto each
+other one to one. 1,316 of the 1,322 mesh edges map to edges; the other six are diagonals that differ by side.
 """
 
 import itertools

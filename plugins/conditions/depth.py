@@ -1,27 +1,26 @@
 """Depth as an image: near is bright, far is black, each image scaled to [0, 1] by itself.
 
 The condition of MediaPipe's depth plugin: a depth model's output, min-max normalised, in three equal channels. Depth
-comes from a file, from a user's own model (`OnnxDepth`; no package ships one), or from a silhouette (`inflate`). There
-are two conventions, and files do not record theirs:
+comes from a file, from a user's own model (`OnnxDepth`; no package ships one), or from a silhouette (`inflate`). Files
+do not record which of two conventions is theirs; values that are not finite are "not measured", and black:
 
 | near | the map holds | shown |
 | --- | --- | --- |
 | "high" | values that grow towards the camera: inverse depth (MiDaS, Depth Anything), disparity | as it is |
 | "low" | distances in any unit; 0 means "not measured", as depth cameras write it | its reciprocal |
 
-Values that are not finite are "not measured" in both, and black.
-
-**Inflation.** Of one object on a plain background (`mask.foreground`) only the silhouette is known. Teddy (Igarashi et
-al., SIGGRAPH 1999) inflates such a drawing; with d the distance to the background and R the largest one,
+**Inflation.** Teddy (Igarashi et al., SIGGRAPH 1999) inflates the silhouette (`mask.foreground`) of one object on a
+plain background; with d the distance to the background and R the largest one,
 
     nearness = base + (1 - base) sqrt(d (2 R - d)) / R         on the object: half a ball on a disc
 
 and 0 on the background, or a floor that comes nearer towards the bottom.
 """
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -39,11 +38,8 @@ ARRAY = "depth"  # of an .npz with several arrays
 BASE = 0.5  # nearness of an inflated object at its outline
 
 
-@runtime_checkable
-class DepthModel(Protocol):
-    """Estimates depth: an RGB image in [0, 1] -> a map of its size, in either convention."""
-
-    def __call__(self, image: Float[np.ndarray, "h w 3"], /) -> Float[np.ndarray, "h w"]: ...
+# Estimates depth: an RGB image in [0, 1] -> a map of its size, in either convention.
+DepthModel = Callable[[Float[np.ndarray, "h w 3"]], Float[np.ndarray, "h w"]]
 
 
 def depth(
@@ -68,8 +64,7 @@ def depth(
 
 
 def inflated(silhouette: Bool[np.ndarray, "h w"], base: float = BASE, floor: float = 0.0) -> Float[np.ndarray, "h w"]:
-    """Nearness in [0, 1] of an object with this silhouette (module docstring), `floor` at the bottom of the background;
-    black for an empty one."""
+    """Nearness in [0, 1] of an object with this silhouette, `floor` at the bottom of the background."""
     padded = np.pad(silhouette, 1).astype(np.uint8)  # the border cuts an object off
     distance = cv2.distanceTransform(padded, cv2.DIST_L2, cv2.DIST_MASK_PRECISE)[1:-1, 1:-1]
     largest = max(float(distance.max()), 1.0)
@@ -84,8 +79,8 @@ def draw_depth(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np
 
 
 def normalise(depth: Float[np.ndarray, "h w"], near: Near = "high") -> Float[np.ndarray, "h w"]:
-    """Nearness from 0 (the farthest measured value, and what was not measured) to 1 (the nearest). Raises ValueError
-    for a map that has no measured values, or only equal ones."""
+    """Nearness from 0 (the farthest, and what was not measured) to 1. Raises ValueError for a map of nothing, or equal
+    values."""
     if near not in ("high", "low"):
         raise ValueError(f"near is {near!r}: choose 'high' or 'low', the values of near pixels")
     measured = np.isfinite(depth)
@@ -141,9 +136,9 @@ class OnnxDepth:
     """A `DepthModel` from a user's own ONNX file (extra `onnx`): MiDaS, Depth Anything and similar ones.
 
     Such a file has one input, an image `1 3 h w` (or `1 h w 3`) normalised by ImageNet's mean and standard deviation,
-    and one output, a map `1 h w`, `1 1 h w` or `h w`, where near is high. A file of fixed size gets the image at that
-    size, one of any size gets it with its shorter side near `side` and both sides multiples of `multiple`. The map is
-    resized to the image. Raises as `plugins.onnx_model.ImageModel`."""
+    and one output, a map `1 h w`, `1 1 h w` or `h w`, where near is high. A file of any size gets the image with its
+    shorter side near `side` and both sides multiples of `multiple`; the map is resized to the image. Raises as
+    `plugins.onnx_model.ImageModel`."""
 
     path: str | Path
     _: KW_ONLY
@@ -158,17 +153,12 @@ class OnnxDepth:
     def __call__(self, image: Float[np.ndarray, "h w 3"], /) -> Float[np.ndarray, "h w"]:
         """The map of an RGB image in [0, 1]. Raises ValueError when the output is no map."""
         height, width = image.shape[:2]
-        rows, columns = self.input_size(height, width)
+        scale = self.side / min(height, width)
+        rows, columns = (max(1, round(side * scale / self.multiple)) * self.multiple for side in (height, width))
+        if all(isinstance(side, int) for side in self.model.size):
+            rows, columns = self.model.size
         interpolation = cv2.INTER_AREA if rows * columns < height * width else cv2.INTER_CUBIC
         mean, std = np.array([self.mean, self.std], np.float32)
         resized = (cv2.resize(image, (columns, rows), interpolation=interpolation) - mean) / std
         found = as_map(self.model.run(resized[None].astype(np.float32)), self.path)
         return np.asarray(cv2.resize(found, (width, height), interpolation=cv2.INTER_CUBIC))
-
-    def input_size(self, height: int, width: int) -> tuple[int, int]:
-        """The size at which the model gets an image."""
-        if all(isinstance(side, int) for side in self.model.size):
-            return int(self.model.size[0]), int(self.model.size[1])
-        scale = self.side / min(height, width)
-        rows, columns = (max(1, round(side * scale / self.multiple)) * self.multiple for side in (height, width))
-        return rows, columns

@@ -1,13 +1,10 @@
 """Landmark detection with MediaPipe 0.10.14, the last release whose package holds its models (extra `landmarks`).
 
-The face mesh looks for faces in the whole image at 128 px and misses a face narrower than about a tenth of the image:
-enough for a portrait, not for a group. While fewer faces are found than wanted, squares of a half and then of a quarter
-of the longer side are searched too, overlapping by a half. Measured with one face on plain grey, 512 px: all are found
-down to 60 px of width without squares, down to 20 px with them.
-
-Many small squares give many chances of a false face, so the detector's threshold is higher there: of 60 photographs
-(animals, buildings, landscapes) 9 had a "face" in squares of a quarter at mediapipe's threshold of 0.5 and 2 at 0.75,
-one of them Mount Rushmore, while all small faces were still found. Images are downscaled to 1,280 px first.
+The face mesh looks for faces in the whole image at 128 px and misses a face narrower than about a tenth of the image.
+While fewer faces are found than wanted, squares of a half and then of a quarter of the longer side are searched too,
+overlapping by a half: of 512 px a face of 20 is found then. Many small squares give many chances of a false face, so
+the detector's threshold is higher there: of 60 photographs without faces 9 had a "face" in squares of a quarter at
+mediapipe's threshold of 0.5 and 2 at 0.75, while all small faces were still found.
 """
 
 import functools
@@ -36,8 +33,6 @@ SMALLEST = 32  # px; smaller squares hold no face that could be drawn
 def find_faces(image: Float[np.ndarray, "h w 3"], most: int | None = 1) -> Landmarks:
     """The faces of an RGB image in [0, 1], largest first. The search for smaller ones stops at `most` faces, with None
     never; it returns all faces seen by then. Raises ValueError when there is none, ImportError without mediapipe."""
-    if most is not None and most < 1:
-        raise ValueError(f"most is {most} faces: give 1 or more, or None for all")
     pixels = np.ascontiguousarray(to_uint8(shrink(image, LONGEST)))
     faces = no_faces()
     for divisor in (1, *DIVISORS):

@@ -1,28 +1,26 @@
 """Landmarks as lines on a black image: the conditions `face` and `holistic`.
 
 **Face.** As MediaPipe renders the condition of its face plugin: 132 of the mesh's edges, one pixel wide at any image
-size, without points, nose or triangles. Oval and lips are white, the left eye, eyebrow and iris green, the right ones
-blue. The plugin was trained with one face an image.
+size, without points, nose or triangles. The plugin was trained with one face an image.
 
-**Holistic.** Body, hands and face together. MediaPipe states that its holistic plugin was conditioned on "body pose,
-hands, and face mesh", not how they were drawn. Here:
+**Holistic.** Body, hands and face together. MediaPipe does not state how its holistic plugin's were drawn. Here:
 
 | part | colours (left, right) | width at 512 px |
 | --- | --- | --- |
-| face | as above: white, green, blue | 1 |
+| face | white; eyes, eyebrows and irises green, blue | 1 |
 | hands | yellow, magenta | 2 |
 | body | trunk red; arms orange, rose; legs lime, violet | 4 |
 
 Widths grow with the image's shorter side, except the face's: a plugin sees the image at an eighth of its size and less,
-where a limb of one pixel would vanish, while wide lines would fill a face's eyes. Points of the body that are probably
-hidden (visibility below 0.5) are left out with their lines. The pose's own points of head and hands are drawn where the
-finer landmarks are missing.
+where a limb of one pixel would vanish. Points of the body that are probably hidden (visibility below 0.5) are left out
+with their lines. The pose's own points of head and hands are drawn where the finer landmarks are missing.
 
-A point's pixel is x * width and y * height, rounded, as MediaPipe renders it. That is half a pixel to the right of and
-below the point (pixel 0 reaches from 0 to 1), and kept because plugins were trained with it: a flipped drawing and the
-drawing of flipped landmarks may differ by one pixel. Lines are not smoothed; later groups lie on top.
+A point's pixel is x * width and y * height, rounded, as MediaPipe renders it: half a pixel to the right of and below
+the point, kept because plugins were trained with it. A flipped drawing and the drawing of flipped landmarks may differ
+by one pixel. Lines are not smoothed.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 import cv2
@@ -32,7 +30,7 @@ from jaxtyping import Bool, Float, UInt8
 from common.io.images import from_uint8
 from plugins.conditions.connections import BODY, FACE, HEAD, LEFT_HAND, LEFT_PALM, RIGHT_HAND, RIGHT_PALM, Group
 from plugins.conditions.detection import find_faces, find_holistic
-from plugins.conditions.landmarks import Landmarks
+from plugins.conditions.landmarks import Landmarks, by_size
 
 VISIBLE = 0.5  # MediaPipe's threshold
 BODY_SHARE, HAND_SHARE = 128, 256  # the shorter side divided by these is a line's width
@@ -54,7 +52,7 @@ def face(
         if note is not None:
             kept = "the largest is drawn" if most == 1 else f"the {most} largest are drawn"
             note(f"{total} faces, {kept}; --faces {total} draws all")
-        found = found.largest(most)
+        found = dataclasses.replace(found, faces=by_size(found.faces)[:most])
     return draw_face(found, image.shape[:2])
 
 
@@ -67,7 +65,7 @@ def draw_face(landmarks: Landmarks, size: tuple[int, int]) -> Float[np.ndarray, 
     """All faces on an image of `size` = (height, width). Raises ValueError when there are none."""
     if not len(landmarks.faces):
         raise ValueError("the landmarks hold no face to draw; find or give one")
-    canvas = _black(size)
+    canvas = np.zeros((*size, 3), np.uint8)
     for face in landmarks.faces[::-1]:  # the largest is drawn last, over the others
         _draw(canvas, face, FACE)
     return from_uint8(canvas)
@@ -77,7 +75,7 @@ def draw_holistic(landmarks: Landmarks, size: tuple[int, int]) -> Float[np.ndarr
     """The person on an image of `size` = (height, width). Raises ValueError when there is nothing to draw."""
     if landmarks.empty:
         raise ValueError("the landmarks hold no body, hand or face to draw; find or give one")
-    canvas = _black(size)
+    canvas = np.zeros((*size, 3), np.uint8)
     wide, fine = (max(1, round(min(size) / share)) for share in (BODY_SHARE, HAND_SHARE))
     hands = ((landmarks.left_hand, LEFT_HAND, LEFT_PALM), (landmarks.right_hand, RIGHT_HAND, RIGHT_PALM))
     if landmarks.pose is not None:
@@ -94,12 +92,6 @@ def draw_holistic(landmarks: Landmarks, size: tuple[int, int]) -> Float[np.ndarr
     for face in landmarks.faces[::-1]:
         _draw(canvas, face, FACE)
     return from_uint8(canvas)
-
-
-def _black(size: tuple[int, int]) -> UInt8[np.ndarray, "h w 3"]:
-    if min(size) < 1:
-        raise ValueError(f"an image of {size[1]}x{size[0]} pixels; both sides must be 1 or more")
-    return np.zeros((*size, 3), np.uint8)
 
 
 def _draw(

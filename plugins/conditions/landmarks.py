@@ -45,8 +45,7 @@ class Landmarks:
     def of(cls, fields: Mapping[str, object], source: str = "landmarks") -> "Landmarks":
         """From arrays or lists by name; None means not found. Raises ValueError that begins with `source`: an unknown
         name, a wrong shape, NaN, pixels instead of fractions."""
-        unknown = sorted(set(fields) - set(SHAPES))
-        if unknown:
+        if unknown := sorted(set(fields) - set(SHAPES)):
             raise ValueError(f"{source}: {unknown[0]!r} is not one of {', '.join(SHAPES)}; rename or remove it")
         found = {name: value for name, value in fields.items() if value is not None}
         return cls(**{name: _checked(f"{source}: {name}", name, value) for name, value in found.items()})
@@ -54,10 +53,6 @@ class Landmarks:
     @property
     def empty(self) -> bool:
         return not len(self.faces) and self.pose is None and self.left_hand is None and self.right_hand is None
-
-    def largest(self, most: int) -> "Landmarks":
-        """These landmarks with only the `most` largest faces."""
-        return dataclasses.replace(self, faces=by_size(self.faces)[:most])
 
     def mirrored(self) -> "Landmarks":
         """Those of the image flipped left to right: a left eye becomes a right eye, a left hand the right hand."""
@@ -71,11 +66,10 @@ class Landmarks:
 def read_landmarks(path: str | Path) -> Landmarks:
     """Raises FileNotFoundError; ValueError for a file that is damaged or holds no landmarks."""
     path = _with_suffix(require_file(path))
-    if path.suffix.lower() == ".npz":
-        with open_arrays(path) as arrays:
-            fields = dict(arrays)
-    else:
-        fields = read_json(path)
+    if path.suffix.lower() == ".json":
+        return Landmarks.of(read_json(path), str(path))
+    with open_arrays(path) as arrays:
+        fields = dict(arrays)
     return Landmarks.of(fields, str(path))
 
 

@@ -6,14 +6,9 @@ than half of the border. A pixel belongs to the object if one of its channels di
 segmentation, a drawing, an alpha channel) is better than a found one and is used as it is.
 """
 
-from pathlib import Path
-
 import numpy as np
 from jaxtyping import Bool, Float
 
-from common.io.images import READABLE, read_image
-
-SUFFIXES = tuple(READABLE)
 THRESHOLD = 0.1
 
 
@@ -30,11 +25,6 @@ def mask(
         raise ValueError(f"mask is {mask.shape}, the image {image.shape[:2]}; resize one of them")
     covered = foreground(image, threshold=float(threshold)) if mask is None else mask >= 0.5
     return np.repeat(covered[..., None], 3, axis=-1).astype(np.float32)
-
-
-def read_mask(path: Path) -> Float[np.ndarray, "h w"]:
-    """A mask from an image file, white on the object: the mean of its channels. Raises as `read_image`."""
-    return read_image(path).mean(axis=-1)
 
 
 def foreground(

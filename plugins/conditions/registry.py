@@ -24,14 +24,9 @@ from common.io.images import check_image
 
 Image = Float[np.ndarray, "h w 3"]
 
-CONDITIONS = {  # kind -> the module with a function of that name
-    "canny": "canny",
-    "face": "drawing",
-    "holistic": "drawing",
-    "depth": "depth",
-    "mask": "mask",
-    "scribble": "scribble",
-}
+# kind -> the module with a function of that name
+CONDITIONS = {"canny": "canny", "face": "drawing", "holistic": "drawing"}
+CONDITIONS |= {"depth": "depth", "mask": "mask", "scribble": "scribble"}
 OF_IMAGE: Mapping[str, Mapping[str, Any]] = {"depth": {"inflate": True}}  # options that make a kind of an image alone
 SIDED = ("face", "holistic")  # kinds with different colours for left and right
 EMPTY: Mapping[str, str] = {  # the warning about a black condition image
@@ -60,8 +55,7 @@ def maker_of(kind: str, options: Iterable[str] = ()) -> Callable[..., Image]:
         raise ValueError(f"no condition is called {kind!r}; choose one of {', '.join(CONDITIONS)}")
     maker = getattr(importlib.import_module(f".{CONDITIONS[kind]}", __package__), kind)
     known = [name for name in inspect.signature(maker).parameters if name != "image"]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
+    if unknown := sorted(set(options) - set(known)):
         raise ValueError(f"{kind} has no option {unknown[0]!r}; it has {', '.join(known)}")
     return maker
 

@@ -36,9 +36,8 @@ def scribble(
     seed: int | float = 0,
     drawing: bool = False,
 ) -> Float[np.ndarray, "h w 3"]:
-    """The outlines in an RGB image in [0, 1], or the strokes of a `drawing`.
-
-    `width`, `blur` (a standard deviation) and `wobble` (the largest shift) are shares of the shorter side."""
+    """The outlines in an RGB image in [0, 1], or the strokes of a `drawing`. `width`, `blur` (a standard deviation) and
+    `wobble` (the largest shift) are shares of the shorter side."""
     for name, share in {"width": width, "blur": blur, "wobble": wobble, "threshold": threshold}.items():
         if not 0 <= share < 1:
             raise ValueError(f"{name} {share:g} is a share: give 0 or more, and less than 1")

@@ -1,26 +1,20 @@
 """The contract of all control networks: what a network computes, and how a pipeline applies it.
 
-A control network reads a *condition image* (edges, a face mesh, depth) and adds tensors inside the UNet:
-
-    images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both are added
-
-It computes in two stages:
+A control network reads a *condition image* (edges, a face mesh, depth) and adds tensors inside the UNet, in two stages:
 
     encode(image) -> encoded                           once per image: all of a MediaPipe plugin or a T2I-Adapter
     network(encoded, x, t, context) -> ControlOutput   in each call of the UNet: a ControlNet's copy of the encoder
 
-`encoded` is a constant of the sampling loop: it is computed once for both halves of guidance and all steps, and with
-the same `Control` for all prompts and seeds.
+`encoded` is a constant of the sampling loop, computed once for both halves of guidance and all steps, and with the same
+`Control` for all prompts and seeds. The base may have LoRAs merged into it or not. Settings of every control:
 
-Settings of every control:
+    images = pipeline("a red apple", controls=[network.on(edges), other.on(depth, steps=(0, 0.5))])   # both are added
 
 - `strength`: conditioning scale, a factor on all outputs, of magnitude 10 at most; 0 disables the control, 1 is the
   trained strength.
 - `levels`: a further factor for each output, finest first (`network.num_outputs` of them).
 - `steps`: the interval of the run in which the control is applied; (0, 1) is the whole run.
 - `prompt_only`: guess mode, the control is applied to the conditional half of guidance only.
-
-The base may be any network of the trained shape, with LoRAs merged into it or not.
 """
 
 import dataclasses
@@ -35,7 +29,6 @@ from flax import nnx
 from jax import lax
 from jaxtyping import Array, Float
 
-from common.nn.json_config import JsonConfig
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 from plugins.diffusion.request import check_images
@@ -58,14 +51,6 @@ class ControlOutput(NamedTuple):
         return jax.tree.unflatten(structure, [leaf * gains[i].astype(leaf.dtype) for i, leaf in enumerate(leaves)])
 
 
-class ControlConfig(JsonConfig):
-    """Base class of the networks' architectures, frozen dataclasses whose default is Stable Diffusion 1.x's."""
-
-    @classmethod
-    def sd15(cls) -> Any:
-        return cls()
-
-
 class ControlNetwork(nnx.Module):
     """Base class of the networks. A subclass sets the first four attributes in its constructor."""
 
@@ -76,13 +61,10 @@ class ControlNetwork(nnx.Module):
     every_step: ClassVar[bool] = False  # a call computes; else it returns what `encode` has computed
     config_class: ClassVar[Any]
 
-    def __init__(self, config: Any, *, rngs: nnx.Rngs):
-        raise NotImplementedError
-
     @classmethod
-    def for_unet(cls, unet: UNetConfig, reduction: int = 8, *, rngs: nnx.Rngs, **options: Any) -> Any:
+    def for_unet(cls: Any, unet: UNetConfig, reduction: int = 8, *, rngs: nnx.Rngs) -> Any:
         """A new network for that UNet; arguments as `for_unet` of the config."""
-        return cls(cls.config_class.for_unet(unet, reduction, **options), rngs=rngs)
+        return cls(cls.config_class.for_unet(unet, reduction), rngs=rngs)
 
     def check(self, unet: UNetConfig, reduction: int) -> None:
         """Raises ValueError unless it fits that UNet, with `reduction` pixels per latent pixel and side."""
@@ -92,21 +74,8 @@ class ControlNetwork(nnx.Module):
         """The condition image, in [0, 1] and of the output's size, as arrays of b rows."""
         raise NotImplementedError
 
-    def __call__(
-        self,
-        encoded: Any,
-        x: Float[Array, "b h w c"],
-        t: Array,
-        context: Float[Array, "b n d"],
-        remat: bool = False,
-        *,
-        pooled: Float[Array, "b p"] | None = None,
-        sizes: Float[Array, "b s"] | None = None,
-    ) -> ControlOutput:
-        """What it adds for these noisy latents; without `every_step` that is `encoded`, whatever the latents are.
-
-        t, context, pooled, sizes: as `UNet.__call__`. remat: a gradient keeps only the inputs of each block and
-        computes the rest again."""
+    def __call__(self, encoded: Any, x: Array, t: Array, context: Array, *options: Any, **added: Any) -> ControlOutput:
+        """What it adds for these noisy latents, arguments as `ControlNet`'s; without `every_step` that is `encoded`."""
         return ControlOutput(level_features=encoded)
 
     def on(
@@ -118,9 +87,8 @@ class ControlNetwork(nnx.Module):
         steps: Sequence[int | float] = (0.0, 1.0),
         prompt_only: bool | None = None,
     ) -> "Control":
-        """This network with a condition image, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
-
-        Raises ValueError for settings out of range."""
+        """This network with a condition image in [0, 1], `h w 3` for all outputs or `b h w 3`, one each. Raises
+        ValueError."""
         factors = (1.0,) * self.num_outputs if levels is None else tuple(map(float, levels))
         only = self.prompt_only if prompt_only is None else prompt_only
         return Control(self, check_images(picture), float(strength), factors, tuple(map(float, steps)), only)
@@ -152,11 +120,7 @@ class Control:
         """For these images of a run: the static and the array arguments of its compiled function."""
         branches = (COND,) if self.prompt_only or not run.request.guided else (UNCOND, IMAGE, COND)
         graph, params = run.placed(self.network)
-        if len(self.picture) == 1:
-            encoded = encode_once(self._cache, graph, params, self.picture)
-        else:
-            pictures = jnp.asarray(self.picture[indices], jax.tree.leaves(params)[0].dtype)
-            encoded = encode(graph, params, run.shared(pictures))
+        encoded = encoded_for(run, self._cache, self.network, self.picture, indices)
         gains = jnp.asarray([self.strength * level for level in self.levels], jnp.float32)
         arrays = Arrays(params, encoded, gains, *map(jnp.float32, self.steps))
         return StaticNetwork(graph, branches, self.steps == (0.0, 1.0)), arrays
@@ -210,18 +174,14 @@ class StaticNetwork(NamedTuple):
 
 
 def guess_levels(count: int, mode: str = "diffusers") -> tuple[float, ...]:
-    """`levels` of a ControlNet in guess mode, to go with `prompt_only`: fine levels count less.
-
-    diffusers: from 0.1 to 1 in equal ratios; original: 0.825 to the power of the distance from the middle. Raises
-    ValueError for another mode."""
+    """`levels` of a ControlNet in guess mode, to go with `prompt_only`, where fine levels count less: from 0.1 to 1 in
+    equal ratios ("diffusers"), or 0.825 to the power of the distance from the middle ("original")."""
     modes = {"diffusers": np.logspace(-1, 0, count), "original": 0.825 ** np.arange(count)[::-1]}
-    if mode not in modes:
-        raise ValueError(f"guess mode {mode!r} is unknown; choose {' or '.join(modes)}")
     return tuple(map(float, modes[mode]))
 
 
 def zero_conv(inputs: int, outputs: int, size: int = 1, *, padding: int = 0, rngs: nnx.Rngs) -> Conv:
-    """A zero convolution (2302.05543, section 3.1): all weights start at 0, so a new network changes nothing."""
+    """A zero convolution (2302.05543, section 3.1): all weights are 0, so a new network changes nothing."""
     conv = Conv(inputs, outputs, size, padding=padding, rngs=rngs)
     conv.kernel = nnx.Param(jnp.zeros_like(conv.kernel[...]))
     return conv
@@ -229,8 +189,7 @@ def zero_conv(inputs: int, outputs: int, size: int = 1, *, padding: int = 0, rng
 
 def check_fit(name: str, found: Mapping[str, Any], base: Mapping[str, Any]) -> None:
     """Raises ValueError, which lists what differs, unless a network of that name has the base's values."""
-    differ = [f"{key} {found[key]} instead of {base[key]}" for key in found if found[key] != base[key]]
-    if differ:
+    if differ := [f"{key} {found[key]} instead of {base[key]}" for key in found if found[key] != base[key]]:
         raise ValueError(f"this {name} does not fit the base: {'; '.join(differ)}; use one trained for this base")
 
 
@@ -249,12 +208,17 @@ def check_settings(
 
 def check_condition(image: Float[np.ndarray, "b h w 3"], request: Any) -> None:
     """Raises ValueError unless the condition image has the request's size, and is one for all outputs or one each."""
-    count, height, width, _ = image.shape
+    _, height, width, _ = image.shape
     if (height, width) != (request.height, request.width):
         size = f"{request.width}x{request.height}"
         raise ValueError(f"the condition is {width}x{height}, the output {size}; resize one of them")
-    if count not in (1, len(request.seeds)):
-        raise ValueError(f"{count} conditions for {len(request.seeds)} images; give one for all, or one for each")
+    check_count("conditions", image, request)
+
+
+def check_count(name: str, images: np.ndarray, request: Any) -> None:
+    if len(images) not in (1, len(request.seeds)):
+        count = f"{len(images)} {name} for {len(request.seeds)} images"
+        raise ValueError(f"{count}; give one for all, or one for each")
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -263,9 +227,13 @@ def encode(graph: Any, params: Any, image: Float[Array, "b h w 3"]) -> Any:
     return nnx.merge(graph, params).encode(image)
 
 
-def encode_once(cache: dict[str, Any], graph: Any, params: Any, picture: Float[np.ndarray, "1 h w 3"]) -> Any:
-    """The encoded picture of all images, cached as long as `params` is the same tree."""
+def encoded_for(run: Any, cache: dict[str, Any], network: Any, pictures: np.ndarray, indices: np.ndarray) -> Any:
+    """What `network` encodes of these images' pictures in a run; of a single one for all it is cached, as long as the
+    parameters are the same tree."""
+    graph, params = run.placed(network)
+    dtype = jax.tree.leaves(params)[0].dtype
+    if len(pictures) > 1:
+        return encode(graph, params, run.shared(jnp.asarray(pictures[indices], dtype)))
     if cache.get("params") is not params:
-        pixels = jnp.asarray(picture, jax.tree.leaves(params)[0].dtype)
-        cache.update(params=params, encoded=encode(graph, params, pixels))
+        cache.update(params=params, encoded=encode(graph, params, jnp.asarray(pictures, dtype)))
     return cache["encoded"]

@@ -11,17 +11,16 @@ UNet's skips and middle, and the UNet itself stays frozen.
       mid_block
       13 zero convolutions, 1x1, one for each result  -> + the UNet's skips and middle
 
-Zero convolutions (section 3.1) protect the copy at the start of training: nothing is added in the first step, bit for
-bit, yet their gradient is not zero, because their inputs are not. The hint encoder ends in one too.
+Zero convolutions (section 3.1), the hint encoder's last too, protect the copy at the start of training: nothing is
+added in the first step, bit for bit, yet their gradient is not zero, because their inputs are not.
 
-Attributes have diffusers' tensor names, so `porting.py` needs no table of its own. At SD 1.5 there are 361,279,120
-parameters, 1,086,480 of them in the hint encoder, and a step costs 34 % more than the UNet's alone.
+Attributes have diffusers' tensor names. At SD 1.5 there are 361,279,120 parameters, 1,086,480 of them in the hint
+encoder, and a step costs 34 % more than the UNet's alone.
 """
 
 import dataclasses
 import functools
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -34,7 +33,7 @@ from jaxtyping import Array, Float, Num
 from common.checked import OneOrMore, Positive
 from common.nn.init import COMPILE_FAST, blank, init_params
 from common.nn.remat import remat as rematerialised
-from plugins.control.contract import ControlConfig, ControlNetwork, ControlOutput, check_fit, zero_conv
+from plugins.control.contract import ControlNetwork, ControlOutput, check_fit, zero_conv
 from plugins.diffusion.networks import unet_config
 from plugins.diffusion.networks.layers import Conv, silu
 from plugins.diffusion.networks.unet import TimeEmbeddings, UNet
@@ -54,7 +53,7 @@ COPIED = ("conv_in", "time_embedding", "add_embedding", "down_blocks", "mid_bloc
 
 
 @dataclasses.dataclass(frozen=True)
-class ControlNetConfig(EncoderConfig, ControlConfig):
+class ControlNetConfig(EncoderConfig):
     """Architecture of a ControlNet, with diffusers' option names; the default is Stable Diffusion 1.x's."""
 
     architecture: ClassVar[str] = "ControlNetModel"
@@ -70,10 +69,10 @@ class ControlNetConfig(EncoderConfig, ControlConfig):
     @classmethod
     def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> "ControlNetConfig":
         """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError unless it is a power of 2."""
-        halvings = math.log2(reduction) if reduction > 0 else -1
-        if halvings < 0 or halvings != int(halvings):
+        halvings = reduction.bit_length() - 1
+        if reduction < 1 or reduction != 2**halvings:
             raise ValueError(f"reduction={reduction}: a hint encoder halves the image; choose 1, 2, 4, 8, ...")
-        hints = (HINT_WIDTHS + HINT_WIDTHS[-1:] * int(halvings))[: int(halvings) + 1]
+        hints = (HINT_WIDTHS + HINT_WIDTHS[-1:] * halvings)[: halvings + 1]
         shared = {field.name: getattr(unet, field.name) for field in dataclasses.fields(EncoderConfig)}
         return cls(**shared, conditioning_embedding_out_channels=hints)
 
@@ -102,22 +101,19 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
     def from_unet(
         cls, unet: UNet, reduction: int = 8, *, config: ControlNetConfig | None = None, rngs: nnx.Rngs
     ) -> "ControlNet":
-        """A new network with copies of the UNet's encoder, in its type, which changes nothing yet.
-
-        `reduction` is in pixels per latent pixel and side, a power of 2; `config` replaces the one of UNet and
-        reduction, for another hint encoder. Raises ValueError for one that does not fit this UNet."""
+        """A new network with copies of the UNet's encoder, in its type, which changes nothing yet. `reduction` is in
+        pixels per latent pixel and side, a power of 2; `config` replaces the one of UNet and reduction, for another
+        hint encoder. Raises ValueError for one that does not fit this UNet."""
         config = config or ControlNetConfig.for_unet(unet.config, reduction)
         graph, abstract = blank(cls, config)
         network = nnx.merge(graph, abstract)
         network.check(unet.config, network.reduction)
         source = nnx.to_pure_dict(nnx.state(unet))
         dtype = source["conv_in"]["kernel"].dtype
-        # Copies, so that a training that donates its buffers leaves the UNet as it is.
-        copied = [name for name in COPIED if name in abstract]
-        params: dict[Any, Any] = {name: jax.device_put(source[name], may_alias=False) for name in copied}
+        # Zeros, but for copies (a training that donates its buffers leaves the UNet as it is) and the hint encoder.
+        params = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, dtype)), abstract)
+        params |= {name: jax.device_put(source[name], may_alias=False) for name in COPIED if name in abstract}
         params["controlnet_cond_embedding"] = _init_hint_encoder(rngs.params(), config, dtype)
-        for name in abstract.keys() - params.keys():  # the zero convolutions
-            params[name] = jax.tree.map(lambda leaf: jax.device_put(np.zeros(leaf.shape, dtype)), abstract[name])
         return nnx.merge(graph, params)
 
     def check(self, unet: UNetConfig, reduction: int) -> None:
@@ -145,17 +141,18 @@ class ControlNet(ControlNetwork, TimeEmbeddings):
         pooled: Float[Array, "b p"] | None = None,
         sizes: Float[Array, "b s"] | None = None,
     ) -> ControlOutput:
-        """Residuals of all skips and the middle, computed in the type of the latents."""
+        """Residuals of all skips and the middle, computed in the type of the latents; arguments as `UNet.__call__`."""
         config, stage = self.config, rematerialised if remat else whole
         t, context = jnp.broadcast_to(t, x.shape[:1]), context.astype(x.dtype)
         time = self.embedded_time(config, t, x.dtype, None, pooled, sizes)
         x = self.conv_in(x) + encoded.astype(x.dtype)
         x, skips = go_down(self.down_blocks, x, time, context, [None] * len(self.down_blocks), stage)
-        middle = self.controlnet_mid_block(self.mid_block(x, time, context, stage))
-        residuals = [conv(skip) for conv, skip in zip(self.controlnet_down_blocks, skips, strict=True)]
+        convs = (*self.controlnet_down_blocks, self.controlnet_mid_block)
+        results = (*skips, self.mid_block(x, time, context, stage))
+        residuals = [conv(result) for conv, result in zip(convs, results, strict=True)]
         if config.global_pool_conditions:
-            averaged = (jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in (*residuals, middle))
-            *residuals, middle = averaged
+            residuals = [jnp.broadcast_to(r.mean((1, 2), keepdims=True), r.shape) for r in residuals]
+        *residuals, middle = residuals
         return ControlOutput(skip_residuals=tuple(residuals), mid_residual=middle)
 
 

@@ -4,14 +4,10 @@
     features = read_stablehlo("plugin.stablehlo")(images)      # b 512 512 3 in [0, 1] -> a feature per level
     save_features("edges.safetensors", network, edges)         # for the PyTorch library's T2I-Adapter hook
 
-Only a network that runs once per image can be exported: a MediaPipe plugin or a T2I-Adapter. A ControlNet is called in
-every step with the UNet's inputs; it is saved as a folder of diffusers, as the UNet is.
-
-**Features.** The input of diffusers' hook (`down_intrablock_additional_residuals` of UNet2DConditionModel): a tensor
-per level, finest first, `b c h w`, times the strength. diffusers adds it at the end of each level with transformers,
-before the downsampler, and of a last level without: where this project adds it (`unet_blocks.py`). In a level without
-transformers that is not the last, diffusers adds behind the downsampler, where the shape does not fit; Stable Diffusion
-has no such level. `docs/portable.md` has the code for both kinds of UNet.
+Only a network that runs once per image can be exported. **Features** are the input of diffusers' hook
+(`down_intrablock_additional_residuals` of UNet2DConditionModel): a tensor per level, finest first, `b c h w`, times the
+strength. diffusers adds it where this project does (`unet_blocks.py`), except in a level without transformers that is
+not the last, where the shape does not fit; Stable Diffusion has no such level. `docs/portable.md` has the code.
 """
 
 import json
@@ -33,9 +29,8 @@ ABOUT = "picture: RGB in [0, 1]; feature_i is added at the end of the UNet's lev
 
 
 def control_program(network: ControlNetwork, height: int, width: int) -> Program:
-    """The network as a program: `picture`, images of that size, to `feature_0`, ..., finest first.
-
-    Raises ValueError for a ControlNet, and for sides that are not multiples of the network's reduction."""
+    """The network as a program: `picture`, images of that size, to `feature_0`, ..., finest first. Raises ValueError
+    for a ControlNet, and for sides that are not multiples of the network's reduction."""
     _check_exportable(network, height, width)
     names = [FEATURE.format(level) for level in range(network.num_outputs)]
     inputs = {IMAGE: Input((height, width, 3))}
@@ -45,9 +40,8 @@ def control_program(network: ControlNetwork, height: int, width: int) -> Program
 def save_features(
     path: str | Path, network: ControlNetwork, picture: Any, strength: int | float = 1.0, *, overwrite: bool = False
 ) -> Path:
-    """Write the features of an image, `h w 3` or `b h w 3` in [0, 1], times `strength`; returns the path.
-
-    Errors as `control_program`; raises FileExistsError."""
+    """Write the features of an image in [0, 1] times `strength`. Errors as `control_program`; raises
+    FileExistsError."""
     images = network.on(picture, strength=strength).picture
     _, height, width, _ = images.shape
     _check_exportable(network, height, width)

@@ -4,8 +4,7 @@
     images = pipeline("best quality", controls=[adapter.on(picture, strength=0.6)])
 
 CLIP's vision tower reads the picture, a small network makes m tokens of that, as wide as text states, and every
-cross-attention of the UNet gets keys and values for them (section 3.2, decoupled cross-attention, with the text's
-queries q):
+cross-attention of the UNet, with the text's queries q, gets keys and values for them (section 3.2):
 
     attn2 = to_out(attend(q, K, V) + strength * attend(q, K', V'))        K' = tokens @ to_k_ip,  V' = tokens @ to_v_ip
 
@@ -14,13 +13,12 @@ queries q):
 | base | 4 | the image embedding, `b e` | a linear map and a layer norm |
 | plus | 16 | the tower's states before its last layer, `b n c` | a resampler: learned queries attend to them |
 
-The row of the negative prompt has tokens too: those of an embedding of zeros (base), or of a picture of zeros (plus).
-K' and V' are computed once per picture. A UNet without an IP-Adapter computes what it did before: the sum is made by a
-tap (`unet_blocks.py`).
+The row of the negative prompt has the tokens of an embedding of zeros (base), or of a picture of zeros (plus). K' and
+V' are computed once per picture; the sum is made by a tap (`unet_blocks.py`).
 
 A file holds `image_proj.*` and, for the i-th cross-attention in the order down, up, middle, `ip_adapter.{2i+1}.to_k_ip`
-and `to_v_ip`. The tower is a folder of transformers' CLIPVisionModelWithProjection: ViT-H/14, or for some of SDXL's
-ViT-bigG/14. FaceID and the "full face" form read other networks and are refused by name.
+and `to_v_ip`. The tower is a folder of transformers' CLIPVisionModelWithProjection. FaceID and the "full face" form
+read other networks and are refused by name.
 """
 
 import dataclasses
@@ -43,7 +41,7 @@ from common.nn.layers import LayerNorm, Linear
 from common.nn.vision_transformer import ImageEncoder
 from common.weights.torch_names import fill
 from common.weights.two_tower_files import load_image_encoder
-from plugins.control.contract import check_settings, encode, encode_once
+from plugins.control.contract import check_count, check_settings, encoded_for
 from plugins.diffusion.io.porting import Origin, Renamed
 from plugins.diffusion.networks.unet_config import DOWN_TYPES, UP_TYPES, UNetConfig
 from plugins.diffusion.request import check_images
@@ -150,8 +148,7 @@ class IPAdapter(nnx.Module):
         vision = tower.vision_model.config
         found = vision.projection_dim if config.hidden is None else vision.hidden_size
         if found != config.source:
-            what = "embeddings" if config.hidden is None else "states"
-            wrong = f"the adapter reads image {what} of {config.source}, the image encoder's have {found}"
+            wrong = f"the adapter reads a width of {config.source}, the image encoder's is {found}"
             raise ValueError(f"{wrong}; give the image encoder that the adapter was trained with")
         self.config, self.weights, self.tower, self.prepare = config, weights, tower, prepare
 
@@ -169,9 +166,8 @@ class IPAdapter(nnx.Module):
     def on(
         self, picture: Any, *, strength: int | float = 1.0, steps: Sequence[int | float] = (0.0, 1.0)
     ) -> "ImagePrompt":
-        """This adapter with a picture of any size, `h w 3` for all outputs or `b h w 3`, one each, in [0, 1].
-
-        Raises ValueError for settings out of range, as those of other controls (`contract.py`)."""
+        """This adapter with a picture of any size in [0, 1], `h w 3` for all outputs or `b h w 3`, one each. Raises
+        ValueError."""
         pictures = np.round(255 * check_images(picture)).astype(np.uint8)
         prepared = np.stack([self.prepare.normalised(self.prepare.resized(picture)) for picture in pictures])
         return ImagePrompt(self, prepared, float(strength), tuple(map(float, steps)))
@@ -202,18 +198,11 @@ class ImagePrompt:
             own = f"{unet.cross_attention_dim} and {len(widths)}"
             own += " of other widths" * (len(widths) == len(config.widths))
             raise ValueError(f"this IP-Adapter has {found}, the base {own}; use one made for this base")
-        if len(self.prepared) not in (1, len(request.seeds)):
-            count = f"{len(self.prepared)} image prompts for {len(request.seeds)} images"
-            raise ValueError(f"{count}; give one for all, or one for each")
+        check_count("image prompts", self.prepared, request)
 
     def prepare(self, run: Any, indices: np.ndarray) -> "tuple[CrossAttention, Arrays]":
         """For these images of a run: the static and the array arguments of its compiled function."""
-        graph, params = run.placed(self.adapter)
-        if len(self.prepared) == 1:
-            encoded = encode_once(self._cache, graph, params, self.prepared)
-        else:
-            pictures = jnp.asarray(self.prepared[indices], jax.tree.leaves(params)[0].dtype)
-            encoded = encode(graph, params, pictures)
+        encoded = encoded_for(run, self._cache, self.adapter, self.prepared, indices)
         layers = tuple((name, heads) for name, _, heads in cross_attentions(run.pipeline.base.unet))
         return CrossAttention(layers), Arrays(encoded, jnp.float32(self.strength), *map(jnp.float32, self.steps))
 
@@ -249,10 +238,9 @@ class CrossAttention(NamedTuple):
 
         def tap(name: str, value: Array) -> Array:
             layer, _, end = name.rpartition(".")
-            if layer not in known or end not in ("to_q", "attended"):
-                return value
-            if end == "to_q":
+            if layer in known and end == "to_q":
                 queries[layer] = value
+            if layer not in known or end != "attended":
                 return value
             i, heads = known[layer]
             inputs = (queries.pop(layer), *map(of_rows, arrays.encoded[i]))
@@ -266,27 +254,23 @@ class CrossAttention(NamedTuple):
 
 def cross_attentions(unet: UNetConfig) -> list[tuple[str, int, int]]:
     """Name, width and heads of each cross-attention, in the order of an IP-Adapter's file."""
-    found = []
-
-    def add(block: str, level: int, count: int) -> None:
-        for i in range(count):
-            for depth in range(unet.depths[level]):
-                name = f"{block}.attentions.{i}.transformer_blocks.{depth}.attn2"
-                found.append((name, unet.block_out_channels[level], unet.heads[level]))
-
-    for level, kind in enumerate(unet.down_block_types):
-        add(f"down_blocks.{level}", level, unet.layers_per_block * (kind == DOWN_TYPES[0]))
-    for step, kind in enumerate(unet.up_block_types):
-        add(f"up_blocks.{step}", unet.levels - 1 - step, (unet.layers_per_block + 1) * (kind == UP_TYPES[0]))
-    add("mid_block", unet.levels - 1, unet.mid_block_type is not None)
-    return found
+    width, heads, depths = unet.block_out_channels, unet.heads, unet.depths
+    downs, ups = enumerate(unet.down_block_types), enumerate(unet.up_block_types)
+    blocks = [(f"down_blocks.{i}", i, unet.layers_per_block * (kind == DOWN_TYPES[0])) for i, kind in downs]
+    more = unet.layers_per_block + 1
+    blocks += [(f"up_blocks.{i}", unet.levels - 1 - i, more * (kind == UP_TYPES[0])) for i, kind in ups]
+    blocks += [("mid_block", unet.levels - 1, int(unet.mid_block_type is not None))]
+    return [
+        (f"{block}.attentions.{i}.transformer_blocks.{depth}.attn2", width[level], heads[level])
+        for block, level, count in blocks
+        for i in range(count)
+        for depth in range(depths[level])
+    ]
 
 
 def load_ip_adapter(path: str | Path, image_encoder: str | Path | None = None, dtype: Any = jnp.float32) -> IPAdapter:
     """Reads its file (.safetensors, or .bin by the restricted reader) and its tower's folder; None: `image_encoder/`
-    beside the file.
-
-    Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""
+    beside the file. Raises FileNotFoundError, and ValueError for other files, or a tower of another adapter."""
     path = Path(path)
     pickled = path.suffix.lower() == ".bin"
     stored: Any = read_torch(path) if pickled else TensorFiles(path)

@@ -1,12 +1,10 @@
 """Control networks from files and back.
 
-Stages of `load`: find config.json and weights, or infer the architecture from a single file's names and shapes
-(`single_file.py`) -> fill tensor by tensor (`plugins/diffusion/io/porting.py`). Only what an address names is
-downloaded, and no pickle is opened. A file of another network is refused with what was found; tensors that do not fit
-are all listed.
+`load` finds config.json and weights, or infers the architecture from a single file's names and shapes
+(`single_file.py`), and fills tensor by tensor. Only what an address names is downloaded, and no pickle is opened. A
+file of another network is refused with what was found; tensors that do not fit are all listed.
 
-`save` writes names and layouts exactly as diffusers does for ControlNet and T2I-Adapter. A MediaPipe plugin is written
-likewise, kernels in PyTorch's layout, though no other library has its class.
+`save` writes diffusers' names and layouts, also for a MediaPipe plugin, though no other library has its class.
 """
 
 from pathlib import Path
@@ -32,39 +30,27 @@ NETWORKS = {network.config_class.architecture: network for network in (ControlNe
 CONTROLS = Shipped(WEIGHTS, CONFIG, "", "control", "a folder of diffusers, a safetensors file")
 
 
-def load(
-    source: str | Path, dtype: Any = jnp.float32, *, config: Any = None, variant: str | None = None
-) -> ControlNetwork:
+def load(source: str | Path, dtype: Any = jnp.float32, *, variant: str | None = None) -> ControlNetwork:
     """A control network, ready for `network.on(image)`.
 
     Args:
       source: a shipped name; an address; a folder of diffusers (the network's own, or a pipeline's with `controlnet`
-        or `adapter` in it); one safetensors file, in diffusers' or the first release's names.
+        or `adapter` in it); one safetensors file, in diffusers' or the first release's names. A single file's
+        architecture is in the config.json beside it, if that is of this kind of network, else inferred from shapes.
       dtype: of the parameters: float32, float16 or bfloat16, whatever the file holds.
-      config: the architecture, in place of the source's. A single file's is the config.json beside it, if that is of
-        this kind of network, else it is inferred from shapes.
       variant: "fp16" for that variant of the file in a folder; None for full precision, or the variant there is.
 
     Raises FileNotFoundError; ValueError for a pickle, a damaged file, another network, or tensors that do not fit."""
     dtype, path = dtype_name(dtype), CONTROLS.find(source, variant=variant)
-    network, (config, tensors) = open_files(path, config, variant)
+    network, (config, tensors) = open_files(path, variant)
     with about(path):
         return fill(network, config, tensors, dtype)
 
 
-def open_files(path: Path, config: Any = None, variant: str | None = None) -> tuple[type[ControlNetwork], Component]:
+def open_files(path: Path, variant: str | None = None) -> tuple[type[ControlNetwork], Component]:
     """The class of a network, its architecture and its tensors, which are not read yet; raises as `load`."""
     with about(path):
-        if path.is_dir():
-            network, config, tensors = _read_folder(path, config, variant)
-        elif variant is None:
-            network, config, tensors = _read_file(path, config)
-        else:
-            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        if not isinstance(config, network.config_class):
-            found, expected = type(config).__name__, network.config_class.__name__
-            raise ValueError(f"the source is a {network.__name__}, config a {found}; give a {expected}")
-        return network, Component(config, tensors)
+        return _read_folder(path, variant) if path.is_dir() else _read_file(path)
 
 
 def is_network(path: Path) -> bool:
@@ -75,18 +61,14 @@ def is_network(path: Path) -> bool:
 
 
 def save(network: ControlNetwork, folder: str | Path, dtype: Any = jnp.float32, *, overwrite: bool = False) -> Path:
-    """Write a control network into `folder`, where other files stay; returns the path of its weights.
-
-    `dtype` of the stored floats is float32, float16 or bfloat16. Raises FileExistsError if config.json or weights
-    exist, or an index of shards, which readers would prefer; ValueError for values that are not finite in `dtype`."""
-    if type(network) not in NETWORKS.values():
-        known = ", ".join(known.__name__ for known in NETWORKS.values())
-        raise ValueError(f"{type(network).__name__} has no folder format here; this saves {known}")
+    """Write a control network into `folder`, where other files stay, floats as `dtype`; returns the path of its
+    weights. Raises FileExistsError if config.json or weights exist, or an index of shards, which readers would prefer;
+    ValueError for values that are not finite in `dtype`."""
     weights = Path(folder) / f"{STEM}.safetensors"
     return write_network(weights, network.config.to_json(), lambda: state_dict(network, dtype), overwrite)
 
 
-def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[type[ControlNetwork], Any, Renamed]:
+def _read_folder(folder: Path, variant: str | None) -> tuple[type[ControlNetwork], Component]:
     candidates = (folder, *(folder / name for name in PIPELINE_FOLDERS))
     folders = [candidate for candidate in candidates if (candidate / CONFIG).is_file()]
     if not folders:
@@ -97,11 +79,11 @@ def _read_folder(folder: Path, config: Any, variant: str | None) -> tuple[type[C
         raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found {found}; name another folder")
     network, stored = NETWORKS[found], TensorFiles(*find_weights(folders[0], STEM, variant))
     stored.check()
-    config = config or network.config_class.from_json(fields)
-    return network, config, Renamed(stored, {key: Origin(key) for key in stored})
+    tensors = Renamed(stored, {key: Origin(key) for key in stored})
+    return network, Component(network.config_class.from_json(fields), tensors)
 
 
-def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Renamed]:
+def _read_file(path: Path) -> tuple[type[ControlNetwork], Component]:
     stored = TensorFiles(path)
     stored.check()
     name = single_file.class_name(stored)
@@ -109,10 +91,8 @@ def _read_file(path: Path, config: Any) -> tuple[type[ControlNetwork], Any, Rena
         heads = ", ".join(sorted({key.split(".")[0] for key in stored})[:5])
         raise ValueError(f"expected a control network ({', '.join(NETWORKS)}), found tensors {heads}; name another")
     network, tensors = NETWORKS[name], Renamed(stored, single_file.origins(name, stored))
-    if config is None:
-        beside = path.parent / CONFIG
-        fields = read_json(beside) if beside.is_file() else {}
-        if fields.get("_class_name") != name:
-            fields = single_file.infer_config(name, tensors.shapes)
-        config = network.config_class.from_json(fields)
-    return network, config, tensors
+    beside = path.parent / CONFIG
+    fields = read_json(beside) if beside.is_file() else {}
+    if fields.get("_class_name") != name:
+        fields = single_file.infer_config(name, tensors.shapes)
+    return network, Component(network.config_class.from_json(fields), tensors)

@@ -2,8 +2,6 @@
 
 (Zhao and Hou, "On-device diffusion plugins for conditioned text-to-image generation", Google Research, 2023.)
 
-Its features at several scales are added to the encoder of the UNet, at the levels of the same resolution:
-
     condition image                                        512x512x3
       stem              3x3 convolution, stride 2          256x256
       approach          inverted bottleneck, stride 2      128x128
@@ -15,10 +13,10 @@ An inverted bottleneck (MobileNetV2, 1801.04381) widens its input by a 1x1 convo
 depthwise 3x3 convolution and narrows it again without an activation; its input is added where the shapes agree. A head
 is a 1x1 convolution to the width of the UNet's level; it starts at zero, so a new plugin changes nothing, bit for bit.
 
-The network reads neither the latents nor the time nor the text: at 50 steps with guidance one run serves 100 calls of
-the UNet. The article publishes neither training nor weights; it gives the kind of blocks, the 6 M parameters and where
-the features go. The rest is decided here: widths and depths (`MediaPipeConfig`), ReLU6, and GroupNorm in place of
-BatchNorm, whose statistics are poor in small batches.
+The network reads neither latents nor time nor text: at 50 steps with guidance one run serves 100 calls of the UNet. The
+article publishes neither training nor weights, but the kind of blocks, the 6 M parameters and where the features go.
+The rest is decided here: widths and depths (`MediaPipeConfig`), ReLU6, and GroupNorm in place of BatchNorm, whose
+statistics are poor in small batches.
 """
 
 import dataclasses
@@ -33,8 +31,9 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from common.checked import OneOrMore, Positive
+from common.nn.json_config import JsonConfig
 from common.nn.layers import convolution, depthwise, uniform
-from plugins.control.contract import ControlConfig, ControlNetwork, check_fit, zero_conv
+from plugins.control.contract import ControlNetwork, check_fit, zero_conv
 from plugins.diffusion.networks.layers import Conv, GroupNorm
 from plugins.diffusion.networks.unet_config import UNetConfig
 
@@ -44,7 +43,7 @@ relu6 = jax.nn.relu6
 
 
 @dataclasses.dataclass(frozen=True)
-class MediaPipeConfig(ControlConfig):
+class MediaPipeConfig(JsonConfig):
     """Architecture of a plugin; the default is Stable Diffusion 1.x's, 5,929,336 parameters."""
 
     architecture: ClassVar[str] = "MediaPipePlugin"
@@ -148,11 +147,9 @@ class InvertedBottleneck(nnx.Module):
 
 
 class DepthwiseConv(nnx.Module):
-    """3x3 convolution of each channel by itself, zero-padded, without bias: ceil(h / stride) rows.
-
-    Accelerators have kernels for a convolution in as many groups as channels. XLA's CPU backend splits it into tiny
-    convolutions, 36 times slower than the sum of nine shifted images (32x16x16x64, jax 0.10.2). The platform that the
-    program is compiled for decides; the results are equal."""
+    """3x3 convolution of each channel by itself, zero-padded, without bias: ceil(h / stride) rows. As a convolution in
+    as many groups as channels, for which accelerators have kernels; on a CPU XLA splits that into tiny convolutions, 36
+    times slower than the sum of nine shifted images (32x16x16x64, jax 0.10.2), which is equal."""
 
     def __init__(self, channels: int, stride: int = 1, *, rngs: nnx.Rngs):
         self.kernel = nnx.Param(uniform(rngs.params(), (3, 3, 1, channels)))

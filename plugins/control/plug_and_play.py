@@ -5,15 +5,13 @@
 1. *Inversion* (DDIM backwards, empty prompt): the noise from which the base generates this very image.
 2. *Reconstruction* from that noise, which gives the image's latents at each step of the coming run.
 3. *Generation* from the same noise with the new prompt. In each call the image's latents are a row of their own, the
-   source, whose values on the UNet's way up replace those of the other rows:
+   source, whose values on the UNet's way up replace those of the other rows: a residual block's last convolution in the
+   first 80 % of the steps (the layout), queries and keys of self-attention in the first 50 % (which regions belong
+   together).
 
-       a residual block's last convolution  in the first 80 % of the steps: the layout
-       queries and keys of self-attention   in the first 50 %: which regions belong together
-
-The release takes the fifth of twelve residual blocks on the way up, and attention from there on; in Stable Diffusion
-1.x that is `up_blocks.1.resnets.1` and `attn1` of `up_blocks.1.attentions.1` to `up_blocks.3.attentions.2`. In other
-networks it is the block a third of the way up. What the block adds to its input is replaced (`conv2`); each row keeps
-its own input, which the block's shortcut passes on.
+The release takes the fifth of twelve residual blocks on the way up, and attention from there on; in other networks it
+is the block a third of the way up. What the block adds to its input is replaced (`conv2`); each row keeps its own
+input, which the block's shortcut passes on.
 
     image = pipeline("a silver horse", controls=[PlugAndPlay(photo)], sampler="ddim")
 
@@ -112,8 +110,7 @@ class PlugAndPlay(Checked):
         return jnp.broadcast_to(noise, (len(indices), *noise.shape[1:]))
 
     def calls_before(self, run: Any, batches: Sequence[np.ndarray]) -> list[int]:
-        """Calls of the UNet that `prepare` makes for each of these batches: inversion and reconstruction, if it is not
-        cached."""
+        """Calls of the UNet that `prepare` makes for each of these batches, if its trajectory is not cached."""
         keys = [self._key(run, indices) for indices in batches]
         new = [key not in self._cache and key not in keys[:i] for i, key in enumerate(keys)]
         return [each * (self.inversion + run.request.steps) for each in new]
@@ -137,14 +134,14 @@ class PlugAndPlay(Checked):
             size = (request.height // unit, request.width // unit)
             latents = jnp.asarray(in_tiles(encode, self.picture[list(key[-1])], run.layout, unit, size))
             latents = latents if len(self.picture) == 1 else run.shared(latents)
-            settings = {"schedule": run.pipeline.schedule, "sampler": request.sampler}
-            settings |= {"inversion": self.inversion, "steps": request.steps}
             unet = compiled.graphs["unet"], run.params["unet"]
+            settings = {"schedule": run.pipeline.schedule, "sampler": request.sampler, "steps": request.steps}
             first = self.inversion + request.steps  # the sampler's calls follow
             report = None if run.report is None else lambda index: run.report(index - first)
             with reporting(report, None) as callbacks:
                 settings |= {name: callbacks[name] for name in ("number", "progress")}
-                self._cache[key] = reconstruct(*unet, latents, run.conditioning([""]), **settings)
+                conditioning = run.conditioning([""])
+                self._cache[key] = reconstruct(*unet, latents, conditioning, inversion=self.inversion, **settings)
         return self._cache[key]
 
 
@@ -201,11 +198,9 @@ def reconstruct(
     number: Int[Array, ""] | int = 0,
     progress: bool = False,
 ) -> Float[Array, "steps b h w c"]:
-    """Latents to their noise in `inversion` steps and back in `steps` of `sampler`: the samples before each step and
-    after the last.
-
-    `empty`: one row, of the empty prompt. `progress`: the run of this `number` (`reporting`) hears of each call.
-    """
+    """Latents to their noise in `inversion` steps and back in `steps` of `sampler`, with the `empty` prompt: the
+    samples before each step and after the last. `progress`: the run of this `number` (`reporting`) hears of each
+    call."""
 
     def observe(start: int, index: Int[Array, ""], x0: Any) -> None:
         if progress:

@@ -11,9 +11,9 @@ The tensor names tell the network:
 | | `adapter.body.0. ...` | diffusers' own |
 | MediaPipe plugin | `stem.weight` | ours |
 
-A whole checkpoint may hold a base beside a ControlNet: only the names under `control_model.` are read. A name that no
-rule renames is kept, and porting reports it. Control-LoRAs and differences from a base need that base and are refused
-by name. The architecture is inferred from shapes, as a base's is (`plugins/diffusion/io/single_file.py`).
+A whole checkpoint may hold a base beside a ControlNet: only the names under `control_model.` are read. A name without a
+rule is kept, and porting reports it. Control-LoRAs and differences from a base are refused by name. The architecture is
+inferred from shapes, as a base's is (`plugins/diffusion/io/single_file.py`).
 """
 
 import functools
@@ -63,14 +63,11 @@ def origins(network: str, keys: Collection[str]) -> dict[str, Origin]:
 
 
 def infer_config(network: str, shapes: Shapes) -> dict[str, Any]:
-    """Shapes by diffusers' names -> config.json, as far as it is not the default.
-
-    Raises ValueError for the shapes of another network, or if shapes do not determine the architecture."""
-    if network == CONTROLNET:
-        return _controlnet_config(shapes)
-    if network == ADAPTER:
-        return _adapter_config(shapes)
-    raise ValueError(f"expected config.json beside a {network}, found none; copy it too")
+    """Shapes by diffusers' names -> config.json, as far as it is not the default. Raises ValueError for the shapes of
+    another network, or if shapes do not determine the architecture."""
+    if network not in (CONTROLNET, ADAPTER):
+        raise ValueError(f"expected config.json beside a {network}, found none; copy it too")
+    return _controlnet_config(shapes) if network == CONTROLNET else _adapter_config(shapes)
 
 
 def _controlnet(keys: Iterable[str]) -> dict[str, Origin]:
@@ -108,8 +105,7 @@ def _full_adapter(keys: Iterable[str]) -> Callable[[str], str]:
 
 def _controlnet_config(shapes: Shapes) -> dict[str, Any]:
     needed = ("conv_in.weight", "down_blocks.0.resnets.0.conv1.weight", "controlnet_cond_embedding.conv_in.weight")
-    missing = [name for name in needed if name not in shapes]
-    if missing:
+    if missing := [name for name in needed if name not in shapes]:
         found = f"{missing[0]} is missing"
         raise ValueError(f"expected a ControlNet of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")
     encoder = single_file.infer_config("unet", {**shapes, "conv_out.weight": shapes["conv_in.weight"]})

@@ -6,19 +6,14 @@
       body, level 0     residual blocks                                     -> + the UNet's first level
       level 1, 2, 3     average over 2x2, then as above                     -> + its second, third, fourth
 
-A residual block is 3x3 convolution, ReLU, 1x1 convolution, added to its input; there are no norms. The network reads
-neither latents nor time nor text and runs once per image, like MediaPipe's plugin (`mediapipe.py`), with the same
-outputs and twelve times the size. Three types:
+A residual block is 3x3 convolution, ReLU, 1x1 convolution, added to its input; there are no norms. Like MediaPipe's
+plugin (`mediapipe.py`) the network runs once per image, with the same outputs and twelve times the size. The `light`
+type works at a quarter of each level's width, between 1x1 convolutions, and starts from the pixels: 18,689,200
+parameters at SD 1.5 in place of 77,369,280. The XL type unshuffles by 16; only its third level halves, and the fourth
+output is for the middle.
 
-- full: the above, 77,369,280 parameters at SD 1.5;
-- light: 18,689,200; each level works at a quarter of its width, between 1x1 convolutions, and starts from the pixels;
-- XL: for SDXL, from an image unshuffled by 16; only the third level halves, and the fourth output is for the middle.
-
-A new adapter does change the base's output, unlike ControlNet and the plugin: the paper starts without zeros, because
-the residual stream is the output.
-
-The release's sketch and canny adapters read one channel, the first of the image, as the release's own program does; the
-images that they were trained on are grey. (That program also thresholds the image at 0.5; here the condition does.)
+A new adapter does change the base's output: the paper starts without zeros, because the residual stream is the output.
+The release's sketch and canny adapters read one channel, the first of a grey image, as the release's own program does.
 """
 
 import dataclasses
@@ -32,8 +27,8 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from common.checked import OneOrMore, Positive, one_of
-from common.nn.json_config import Layers
-from plugins.control.contract import ControlConfig, ControlNetwork, check_fit
+from common.nn.json_config import JsonConfig, Layers
+from plugins.control.contract import ControlNetwork, check_fit
 from plugins.diffusion.networks.layers import Conv
 from plugins.diffusion.networks.unet_config import UNetConfig
 
@@ -41,7 +36,7 @@ FULL, LIGHT, XL = TYPES = ("full_adapter", "light_adapter", "full_adapter_xl")
 
 
 @dataclasses.dataclass(frozen=True)
-class T2IAdapterConfig(ControlConfig):
+class T2IAdapterConfig(JsonConfig):
     """Architecture of an adapter, with diffusers' option names; the default is Stable Diffusion 1.x's."""
 
     architecture: ClassVar[str] = "T2IAdapter"
@@ -70,19 +65,9 @@ class T2IAdapterConfig(ControlConfig):
         return tuple(2 if level in halving else 1 for level in range(len(self.outputs)))
 
     @classmethod
-    def sd15_light(cls) -> "T2IAdapterConfig":
-        """The light type for Stable Diffusion 1.x, published for colour."""
-        return cls(channels=(320, 640, 1280), num_res_blocks=4, adapter_type=LIGHT)
-
-    @classmethod
-    def for_unet(cls, unet: UNetConfig, reduction: int = 8, adapter_type: str = FULL) -> "T2IAdapterConfig":
-        """For that UNet, with `reduction` pixels per latent pixel. Raises ValueError if none of that type fits."""
-        widths = tuple(unet.block_out_channels)
-        if adapter_type != LIGHT:
-            return cls(channels=widths, downscale_factor=reduction, adapter_type=adapter_type)
-        if len(widths) < 2 or widths[-1] != widths[-2]:
-            raise ValueError(f"a light adapter's last two levels are as wide, the UNet's are {widths}; choose {FULL}")
-        return cls(channels=widths[:-1], num_res_blocks=4, downscale_factor=reduction, adapter_type=LIGHT)
+    def for_unet(cls, unet: UNetConfig, reduction: int = 8) -> "T2IAdapterConfig":
+        """A full adapter for that UNet, with `reduction` pixels per latent pixel."""
+        return cls(channels=tuple(unet.block_out_channels), downscale_factor=reduction)
 
 
 class T2IAdapter(ControlNetwork):
@@ -124,12 +109,10 @@ class Adapter(nnx.Module):
         self.body = nnx.List([AdapterLevel(*pair, stride, depth, light, rngs=rngs) for pair, stride in levels])
 
     def __call__(self, image: Float[Array, "b h w i"]) -> tuple[Float[Array, "b _h _w _c"], ...]:
-        x = pixel_unshuffle(image, self.factor)
+        x, features = pixel_unshuffle(image, self.factor), []
         x = x if self.conv_in is None else self.conv_in(x)
-        features = []
         for level in self.body:
-            x = level(x)
-            features.append(x)
+            features.append(x := level(x))
         return tuple(features)
 
 

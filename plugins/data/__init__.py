@@ -5,21 +5,16 @@
     source = open_source("my/pictures")
     source[0].image, source[0].captions, source[0].conditions["canny"].decode()     # read when accessed
 
-A path is a folder (`folder_source`), a .jsonl or prompt.json (`jsonl_source`), tars (`webdataset_source`) or tfds:NAME
-(`tfds_source`); docs/own-pictures.md has the table of layouts.
-
-`own_batches` makes batches of a source; `captioned_batches` of the prepared folders of the shipped weights.
+A path is a folder, a .jsonl or prompt.json, tars or tfds:NAME (`sources`). `own_batches` makes batches of a source;
+`captioned_batches` of the prepared folders of the shipped weights.
 """
 
 from pathlib import Path
 
 from common.data.files import BRACES
 from common.data.tfds import INFO
-from plugins.data.folder_source import IMAGES, FolderPictures
-from plugins.data.jsonl_source import NAMES, JsonlPictures
 from plugins.data.record import Record, Source
-from plugins.data.tfds_source import TfdsPictures
-from plugins.data.webdataset_source import WebDatasetPictures
+from plugins.data.sources import IMAGES, NAMES, FolderPictures, JsonlPictures, TfdsPictures, WebDatasetPictures
 
 __all__ = ["FolderPictures", "JsonlPictures", "Record", "Source", "TfdsPictures", "WebDatasetPictures", "open_source"]
 
@@ -27,18 +22,14 @@ TFDS = "tfds:"  # before the name of a dataset
 
 
 def open_source(path: str | Path, split: str | None = None) -> Source:
-    """The source of a path in one of these layouts; little is read before its first use.
-
-    `split` is one of a tfds dataset (default: train), else the name of a folder in `path`. Raises FileNotFoundError for
-    a missing path, ValueError for an unknown layout.
-    """
+    """The source of a path; `split` is one of a tfds dataset (default: train), else the name of a folder in it. Raises
+    FileNotFoundError for a missing path, ValueError for an unknown layout."""
     text = str(path)
     if text.startswith(TFDS) or (Path(path) / INFO).is_file():
         return TfdsPictures(text.removeprefix(TFDS), split or "train")
     path = Path(path) if split is None else Path(path) / split
     if path.is_dir():
-        lists = [path / name for name in NAMES if (path / name).is_file()]
-        if lists:
+        if lists := [path / name for name in NAMES if (path / name).is_file()]:
             return JsonlPictures(lists[0])
         tars = not (path / IMAGES).is_dir() and any(path.glob("*.tar"))
         return WebDatasetPictures(path) if tars else FolderPictures(path)

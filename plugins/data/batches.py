@@ -11,14 +11,12 @@ A condition is made of the image in the batch, so it always fits. With a cache (
 `latents_std` [b h w c], float16, replace the image. Empty captions are the unconditional half of classifier-free
 guidance (Ho and Salimans, 2022, section 3.2).
 
-The same seed gives the same batches for any number of threads and processes. The iterator's state is small and plain,
-and after `set_state` the very next batch follows.
+The same seed gives the same batches for any number of threads and processes; after `set_state` the very next follows.
 """
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import grain
 import numpy as np
@@ -72,26 +70,15 @@ class PictureBatches(Batched):
         if self.condition is not None:
             maker_of(self.condition, [*self.options, *self.vary])
 
-    @property
-    @abstractmethod
-    def source(self) -> Source: ...
+    # What subclasses give: the source, the indices of the split's images in it, the tokenizer, and the latents' cache.
+    source: ClassVar[Source]
+    ids: ClassVar[list[int]]
+    text: ClassVar[Tokenizer]
+    cache: ClassVar[Cache | None]
 
-    @property
-    @abstractmethod
-    def ids(self) -> list[int]:
-        """The indices of the split's images in the source."""
-
-    @property
-    @abstractmethod
-    def text(self) -> Tokenizer: ...
-
-    @property
-    @abstractmethod
-    def cache(self) -> Cache | None: ...
-
-    @abstractmethod
     def _draw(self, number: int, rng: np.random.Generator) -> tuple[str, bool]:
         """A random caption of an image, and whether to flip it."""
+        raise NotImplementedError
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         """The names of the images with these ids."""
@@ -113,10 +100,8 @@ class PictureBatches(Batched):
 
     def conditioned(self, example: Example, flip: bool = False, rng: np.random.Generator | None = None) -> Image:
         """The condition of an example; without `rng`, varied options take the middle of their range."""
-        if self.condition is None:
-            raise ValueError("condition is null: name one, such as condition=canny")
         drawn = {name: float((a + b) / 2 if rng is None else rng.uniform(a, b)) for name, (a, b) in self.vary.items()}
-        return make(self.condition, as_float(example.image, flip), **self.options, **drawn)
+        return make(str(self.condition), as_float(example.image, flip), **self.options, **drawn)
 
     def _prepare(self, index: int, rng: np.random.Generator) -> Batch:
         number = self.ids[index]

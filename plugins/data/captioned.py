@@ -50,11 +50,10 @@ class CaptionedPictures(Source):
 
     def split(self, name: str) -> list[int]:
         """The indices of a split. Raises ValueError for an unknown one."""
-        found = [index for index, entry in enumerate(self.entries) if entry["split"] == name]
-        if not found:
-            known = ", ".join(sorted({entry["split"] for entry in self.entries}))
-            raise ValueError(f"split {name!r} is not in {self.folder}: choose {known}")
-        return found
+        if found := [index for index, entry in enumerate(self.entries) if entry["split"] == name]:
+            return found
+        known = ", ".join(sorted({entry["split"] for entry in self.entries}))
+        raise ValueError(f"split {name!r} is not in {self.folder}: choose {known}")
 
     def __len__(self) -> int:
         return len(self.images)

@@ -10,8 +10,7 @@ The second line takes any source of `plugins.data`, cropped to squares from the 
     states.npy            float16 [n+1 l d], with --text: states of each whole caption, and last of the empty one
     index.json            what it was made of
 
-Training then neither encodes nor holds the autoencoder's activations (`DenoisingTask`, and `latents` of
-`plugins.data.batches`). Latents are drawn anew from their distribution in every step, as in the published recipes.
+Training then does without the autoencoder; latents are drawn anew from their distribution in every step.
 """
 
 import dataclasses

@@ -1,10 +1,8 @@
 """Batches of a user's own images, from any source of `plugins.data`, cropped to squares (`batches`).
 
-Of an image's captions one is drawn at random. A condition is the one stored beside the image, of which the same part is
-cropped (`crop`), or is made of the crop. Image and condition are flipped alike, so that left stays left.
-
-Held-out images are chosen by a hash of their keys: the same ones for every seed and on every machine, and an image that
-is added later moves no other.
+One of an image's captions is drawn at random. A condition is the one stored beside the image, of which the same part
+is cropped (`crop`), or is made of the crop. Image and condition are flipped alike, so that left stays left. Held-out
+images are chosen by a hash of their keys: the same everywhere, and an image that is added later moves no other.
 """
 
 import functools

@@ -6,9 +6,8 @@
     record.captions     texts, maybe none
     record.conditions   {kind: stored image}; `.decode()` reads it
 
-Each access reads and decodes anew and keeps nothing. So training that makes its conditions opens no stored ones, a list
-of a million records is small, and threads share a source without a lock. A `Source` is a frozen dataclass that touches
-the disk at its first use.
+Each access reads and decodes anew and keeps nothing, so threads share a source without a lock. A `Source` is a frozen
+dataclass that touches the disk at its first use.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,9 +46,8 @@ class Record:
 
 
 class Source:
-    """Random access to records: lists `records` at its first use, or overrides both methods. Reads no image. An index
-    keeps its meaning: resumed runs and ids rely on it. Raises FileNotFoundError or ValueError when it cannot be opened.
-    """
+    """Random access to records: lists `records` at its first use, or overrides both methods. An index keeps its
+    meaning: resumed runs and ids rely on it. Raises FileNotFoundError or ValueError when it cannot be opened."""
 
     records: tuple[Record, ...]
 

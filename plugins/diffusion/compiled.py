@@ -1,14 +1,13 @@
 """The compiled functions of a pipeline: text -> states, image -> latents, noise -> latents, latents -> image.
 
 Each is a function of a network's graph, parameters and arrays under `jax.jit`, compiled once per graph and shape, for
-all pipelines of these networks. `CompiledFunctions` holds them with the graphs of one pipeline, and with its parameters
-in the type and on the devices of the last call.
+all pipelines of these networks. `CompiledFunctions` holds them with one pipeline's graphs, and its parameters in the
+type and on the devices of the last call.
 
-`Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory. All batches have
-one size, so that one compilation serves them; the last one is padded with its last image, whose copies are dropped.
-With `tile` the autoencoder takes overlapping tiles (`common/nn/tiling.py`), for images that do not fit into memory. Its
-norms and its attention then see a tile instead of the image, so colours differ: `python -m benchmarks.diffusion --only
-tiles` measures by how much.
+`Layout` splits a request into batches of the UNet and chunks of the autoencoder that fit into memory, all of one size
+and so of one compilation; the last is padded with copies of its last image. With `tile` the autoencoder takes
+overlapping tiles (`common/nn/tiling.py`). Its norms and its attention then see a tile instead of the image, so colours
+differ: `python -m benchmarks.diffusion --only tiles` measures by how much.
 """
 
 import functools
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key
 
 from common.nn.init import split
@@ -55,13 +54,8 @@ def make_layout(
     total: int, height: int, width: int, unit: int, batch: int | None, mesh: Mesh | None, tile: int | None = None
 ) -> Layout:
     """The layout of `total` images of height x width pixels, `unit` pixels per latent pixel and side; `tile` is the
-    side of the autoencoder's tiles, in pixels; None: it takes whole images.
-
-    `batch` is the batch size, a multiple of the number of devices; None: even batches of at most `DENOISED`. Raises
-    ValueError for another batch size, or a mesh with axes of another type than Auto."""
-    if mesh is not None and any(kind != AxisType.Auto for kind in mesh.axis_types):
-        auto = f"axis_types=(jax.sharding.AxisType.Auto,) * {len(mesh.axis_names)}"
-        raise ValueError(f"mesh has axes of types {mesh.axis_types}; make it with {auto}")
+    side of the autoencoder's tiles, in pixels; None: it takes whole images. `batch` is the batch size, a multiple of
+    the number of devices; None: even batches of at most `DENOISED`. Raises ValueError for another batch size."""
     split = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     devices = 1 if mesh is None else mesh.devices.size
     if batch is None:
@@ -100,25 +94,19 @@ def in_tiles(
     size: tuple[int, int],
 ) -> Float[np.ndarray, "n h2 w2 c2"]:
     """`function`, the autoencoder's one way or the other, of all rows, tile by tile; `size` is the output's height and
-    width, in pixels or (encoding) in latent pixels."""
+    width."""
     decoding = rows.shape[1] < size[0]
     grid = unit if decoding else 1  # output pixels per latent pixel
     window = (layout.window[0] * grid // unit, layout.window[1] * grid // unit)
     if window == size:
         return in_chunks(function, rows, layout.chunk, layout.split)
-
-    def source(side: slice) -> slice:
-        if decoding:
-            return slice(side.start // unit, side.stop // unit)
-        return slice(side.start * unit, side.stop * unit)
-
-    output = None
+    output: Any = None
     for down, across, weights in Tiling(size, window, OVERLAP * grid, MARGIN * grid, grid).windows():
-        tile = in_chunks(function, rows[:, source(down), source(across)], layout.chunk, layout.split)
+        y, x = (slice(side.start * unit // grid**2, side.stop * unit // grid**2) for side in (down, across))
+        tile = in_chunks(function, rows[:, y, x], layout.chunk, layout.split)
         if output is None:
             output = np.zeros((len(rows), *size, tile.shape[-1]), tile.dtype)
         output[:, down, across] += weights * tile
-    assert output is not None, "an image has one window or more"
     return output
 
 
@@ -143,7 +131,7 @@ def encode_image(graph: Any, params: Tree, image: Float[Array, "b h w 3"]) -> Fl
     if graph is None:
         return pixels
     vae: Autoencoder = nnx.merge(graph, params)
-    return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mode.astype(jnp.float32))
+    return vae.to_latents(vae.encode(pixels.astype(_dtype(params))).mean.astype(jnp.float32))
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -184,12 +172,10 @@ def denoise(
     preview_graph: Any = None,
     previews: bool = False,
 ) -> Float[Array, "b h w c"]:
-    """A whole run, from each image's key (and latents of `image`) to its latents; float32.
-
-    `branches`, scales and controls (`static_controls` with `control_arrays`) as `steering.steered`; `begin` is an
-    initial sample in place of noise. `progress` and `previews`: the callbacks that `reporting` gave this `number` to
-    are called on the host, with each call's index; `show` also with images of what the call predicts, by the decoder of
-    `preview_graph` (as `decode`'s)."""
+    """A whole run, from each image's key (and latents of `image`) to its latents; float32. `branches`, scales and
+    controls as `steering.steered`; `begin` is an initial sample in place of noise. `progress` and `previews`: the
+    callbacks of `reporting` for this `number` hear of each call, `show` with images of what it predicts, by the decoder
+    of `preview_graph`."""
 
     def observe(index: Int[Array, ""], x0: Float[Array, "b h w c"]) -> None:
         if progress:
@@ -217,8 +203,8 @@ _NUMBERS = itertools.count()
 def reporting(
     report: Callable[[int], None] | None, show: Callable[[int, np.ndarray], None] | None
 ) -> Iterator[dict[str, Any]]:
-    """The arguments of `denoise` by which it calls these. It is compiled with the run's number as an array: JAX keeps
-    static arguments, and all that they hold, and compiles anew for others."""
+    """The arguments of `denoise` by which it calls these. A run's number is an array, because JAX keeps static
+    arguments with all that they hold, and compiles anew for others."""
     number = next(_NUMBERS)
     _CALLBACKS[number] = report, show
     try:
@@ -241,7 +227,6 @@ class CompiledFunctions:
     """The four functions with one pipeline's networks."""
 
     def __init__(self, networks: Mapping[str, nnx.Module | None]):
-        """`networks` by kind; None: there is none of that kind."""
         self._own: dict[str, Tree] = {}
         self.graphs = graphs = {}
         for name, network in networks.items():
@@ -255,9 +240,8 @@ class CompiledFunctions:
         self.denoise = functools.partial(denoise, graphs["unet"])
 
     def params(self, dtype: Any = None, mesh: Mesh | None = None) -> dict[str, Tree]:
-        """Parameters by network, as `dtype` (None: their own), on every device of the mesh.
-
-        Copies for the last other type or mesh are cached."""
+        """Parameters by network, as `dtype` (None: their own), on every device of the mesh; the last copies are
+        cached."""
         if dtype is None and mesh is None:
             return self._own
         wanted = (None if dtype is None else dtype_name(dtype), mesh)
@@ -267,8 +251,8 @@ class CompiledFunctions:
         return self._placed[1]
 
     def control(self, network: nnx.Module, dtype: Any, mesh: Mesh | None) -> tuple[Any, Tree]:
-        """A control network's graph and parameters, in the type and on the devices of a run; cached while the network
-        lives, for the last type and mesh."""
+        """A control network's graph and parameters, in the type and on the devices of a run; the last are cached while
+        it lives."""
         graph, own = split(network)
         where = (None if dtype is None else dtype_name(dtype), mesh)
         wanted = (*where, *map(id, jax.tree.leaves(own)))  # the very arrays: it may have been trained since

@@ -4,13 +4,10 @@
     images = pipeline("a red apple", seeds=range(8))                       # 8 h w 3, RGB float32 in [0, 1], NumPy
     again = pipeline("a red apple, oil", image=images[0], strength=0.6)    # image to image
 
-Stages (High-Resolution Image Synthesis with Latent Diffusion Models, 2112.10752, section 3):
-
-1. the request is checked (`request.py`), before anything is computed;
-2. prompts become tokens, tokens become states, each text by itself;
-3. an initial image becomes latents; without one a run starts from noise;
-4. the sampler calls the UNet step by step (`steering.py`) in one compiled function, for a batch of images at a time;
-5. the decoder turns latents into images, in chunks, so that memory stays bounded (`compiled.py`).
+Stages (High-Resolution Image Synthesis with Latent Diffusion Models, 2112.10752, section 3): the request is checked
+(`request.py`) before anything is computed; prompts become tokens, tokens states, each text by itself; an initial image
+becomes latents, without one a run starts from noise; the sampler calls the UNet step by step (`steering.py`) in one
+compiled function, for a batch of images at a time; the decoder turns latents into images, in chunks (`compiled.py`).
 
 An image depends on its prompt, its seed and the settings; not on the other images, the batch size or the number of
 devices, except for rounding of float32 sums.
@@ -67,7 +64,6 @@ class Run:
 
     def conditioning(self, texts: Sequence[str], *, negative: bool = False) -> Conditioning:
         """What the UNet reads of texts, each computed by itself: independent of the others, with one compilation.
-
         `negative`: of negative prompts, of which SDXL's base replaces the empty one by zeros."""
         rows = {text: self._of_text(text, negative) for text in dict.fromkeys(texts)}
         return jax.tree.map(lambda *arrays: jnp.concatenate(arrays), *(rows[text] for text in texts))
@@ -112,17 +108,14 @@ class Run:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pipeline:
-    """A base with its networks and compiled functions. Raises ValueError if its components do not fit.
-
-    No `vae`: the UNet works on pixels in [-1, 1]. `schedule` is the UNet's, `sampler` the default of calls.
-    """
+    """A base with its networks and compiled functions. Raises ValueError if its components do not fit."""
 
     unet: UNet
-    vae: Autoencoder | None
+    vae: Autoencoder | None  # None: the UNet works on pixels in [-1, 1]
     text_encoder: TextEncoder | None  # None in SDXL's refiner
     tokenizer: Tokenizer | None
     schedule: Schedule | FlowSchedule
-    sampler: Sampler
+    sampler: Sampler  # the default of calls
     text_encoder_2: TextEncoder | None = None  # SDXL's second one
     tokenizer_2: Tokenizer | None = None
     zero_empty: bool = False  # SDXL: the empty negative prompt is zeros
@@ -145,8 +138,7 @@ class Pipeline:
 
     @functools.cached_property
     def compiled(self) -> CompiledFunctions:
-        there = {kind: network for kind, network in self.networks.items() if network is not None or kind == "vae"}
-        return CompiledFunctions(there)
+        return CompiledFunctions({kind: it for kind, it in self.networks.items() if it is not None or kind == "vae"})
 
     @functools.cached_property
     def linear_decoder(self) -> LinearDecoder | None:
@@ -160,11 +152,6 @@ class Pipeline:
         self,
         prompts: str | Sequence[str],
         *,
-        negative: str | Sequence[str] = "",
-        seeds: int | Sequence[int] = 0,
-        image: Any = None,
-        mask: Any = None,
-        controls: Sequence[Any] = (),
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -180,24 +167,21 @@ class Pipeline:
             InstructPix2Pix the image to edit.
           mask: for an inpainting base, `h w` or `b h w` in [0, 1]: what is 0.5 and more is drawn anew.
           controls: their effects are added: `plugins.control.load(...).on(condition)` and others.
-          dtype: of the computation: "bfloat16", "float16", "float32"; None: the parameters' own. The cast parameters
-            are cached. The sampler's state is always float32, and so is the VAE with "float16".
-          batch: batch size, the last batch padded: one compilation for any number of images. None: even batches that
-            fit a usual accelerator.
+          dtype: of the computation: "bfloat16", "float16", "float32"; None: the parameters' own. The sampler's state is
+            always float32, and so is the VAE with "float16".
+          batch: batch size, the last batch padded. None: even batches that fit a usual accelerator.
           progress: called on the host with (calls of the UNet done, all of them, Plug-and-Play's inversion included).
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
-          options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
-            width, strength, clip_skip, weighted, image_guidance, original, crop, tile.
+          options: fields of `GenerationConfig`, with a sampler's name or a `Sampler`.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
-        conditions = {"image": image, "mask": mask, "controls": controls}
-        request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)
+        request = make_request(self.base, prompts, **options)
         for line in request.truncated:
             warnings.warn(line, stacklevel=2)
-        reports = {"progress": progress, "preview": preview}
-        return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, **reports, mesh=mesh)))
+        settings = {"dtype": dtype, "batch": batch, "progress": progress, "preview": preview, "mesh": mesh}
+        return np.concatenate(list(self.run(request, **settings)))
 
     def run(
         self,
@@ -211,11 +195,9 @@ class Pipeline:
         mesh: Mesh | None = None,
         params: Mapping[str, Any] | None = None,
     ) -> Iterator[Float[np.ndarray, "b h w 3"]]:
-        """The images of a request, batch by batch; arguments and errors as `__call__`.
-
-        `params`, by network, replace the pipeline's own as they are: for a model in training. Without `stepwise`,
-        `progress` is called once a batch: a function that reports its steps is compiled apart, and JAX does not cache
-        it on disk."""
+        """The images of a request, batch by batch; arguments and errors as `__call__`. `params`, by network, replace
+        the pipeline's own, for a model in training. Without `stepwise`, `progress` is called once a batch: JAX does not
+        cache a function that reports its steps on disk."""
         if preview is not None and preview.decoder is not None:
             config, base = preview.decoder.config, self.base
             if (config.latent_channels, config.reduction) != (base.channels, base.unit):
@@ -232,18 +214,19 @@ class Pipeline:
     ) -> Iterator[Float[np.ndarray, "b h w 3"]]:
         """A generator: nothing is computed before the first batch is requested."""
         request, params, layout = run.request, run.params, run.layout
-        encode = functools.partial(self.compiled.encode_image, params["vae"])
-        decode = functools.partial(self.compiled.decode, params["vae"])
+        encode, decode = (
+            functools.partial(function, params["vae"])
+            for function in (self.compiled.encode_image, self.compiled.decode)
+        )
         unit, size = self.base.unit, (request.height, request.width)
         small = (request.height // unit, request.width // unit)
         encoded = functools.partial(in_tiles, encode, layout=layout, unit=unit, size=small)
         image, channels = self._images_beside(request, encoded)
-        decoder = None
-        if preview is not None:
-            decoder = preview.decoder or self.linear_decoder
-        done, source = 0, next((control for control in request.controls if control.has_source), None)
+        decoder = None if preview is None else preview.decoder or self.linear_decoder
+        source = next((control for control in request.controls if control.has_source), None)
         before = [0] * len(layout.batches) if source is None else source.calls_before(run, layout.batches)
         ends = list(itertools.accumulate(own + request.calls for own in before))
+        done = latest = 0
 
         def report(batch: int, index: int) -> None:  # calls finish out of order at times
             nonlocal done
@@ -251,8 +234,6 @@ class Pipeline:
             if progress is not None and reached > done:
                 done = reached
                 progress(done, ends[-1])
-
-        latest = 0
 
         def show(batch: int, count: int, index: int, images: np.ndarray) -> None:
             nonlocal latest
@@ -344,9 +325,8 @@ class Pipeline:
         return dataclasses.replace(self, **{part: merged(getattr(self, part), loras, part) for part in parts})
 
     def with_embeddings(self, inversions: Sequence[TextualInversion]) -> "Pipeline":
-        """A pipeline whose prompts may hold their words; this one is not changed.
-
-        Raises ValueError for vectors of another base. A pipeline with words cannot be saved."""
+        """A pipeline whose prompts may hold their words, which cannot be saved; this one is not changed. Raises
+        ValueError for vectors of another base."""
         if not inversions:
             return self
         base = with_words(self.base, inversions)
@@ -358,17 +338,8 @@ class Pipeline:
         return save_base(folder, self.base, self.networks, dtype, overwrite=overwrite)
 
 
-def load(
-    name_or_path: str | Path | None = None,
-    dtype: Any = jnp.float32,
-    *,
-    tokenizer: str | Path | None = None,
-    prediction: str | None = None,
-    variant: str | None = None,
-    vae: str | Path | None = None,
-) -> Pipeline:
+def load(name_or_path: str | Path | None = None, dtype: Any = jnp.float32, **options: Any) -> Pipeline:
     """The pipeline of a base: arguments and errors as `read_base`, dtype as `load_networks`."""
-    options = {"tokenizer": tokenizer, "prediction": prediction, "variant": variant, "vae": vae}
     return from_files(read_base(name_or_path, **options), dtype)
 
 

@@ -4,9 +4,8 @@
     pipeline("a red apple", preview=Preview(show))                     # small images, of the latents' size
     pipeline("a red apple", preview=Preview(show, load_vae("taesd")))  # of the output's size
 
-Without a decoder, a linear map of each latent pixel gives its colour. It is fitted to the base's own autoencoder, once
-a pipeline: a chart of 27 colours is encoded, and least squares find the map from latents back to colours. Published
-latents are close enough to colours for that to show subject and layout.
+Without a decoder, a linear map of each latent pixel gives its colour: least squares on a chart of 27 colours, encoded
+once a pipeline by the base's own autoencoder. Published latents are close enough to colours for that.
 """
 
 import dataclasses

@@ -3,9 +3,8 @@
     program = unet_program(pipeline.unet, 64, 64, features=True)
     prediction = program.function(latents=x, timestep=t, context=states, feature_0=..., feature_1=...)
 
-docs/portable.md has the table of their inputs and outputs. Beside latents, timestep and context a UNet may read
-features of a plugin, SDXL's `pooled` and `sizes`, an LCM's `guidance`. Sampling stays with the caller:
-`plugins.diffusion.samplers` computes its numbers beforehand.
+docs/portable.md has the table of their inputs and outputs. Sampling stays with the caller: `plugins.diffusion.samplers`
+computes its numbers beforehand.
 """
 
 from typing import Any
@@ -24,8 +23,8 @@ FEATURE = "feature_{}"  # names of a plugin's features, by level, finest first
 def unet_program(
     unet: UNet, height: int, width: int, tokens: int, *, sizes: int = 0, features: bool = False
 ) -> Program:
-    """One call, for latents of that size and so many tokens; with `features` it reads those of a plugin. `sizes` is the
-    base's (`Base.sizes`)."""
+    """One call, for latents of that size and so many tokens; with `features` it reads those of a plugin, for SDXL
+    `pooled` and `sizes` (as many as `Base.sizes`), for an LCM `guidance`."""
     config, names = unet.config, list[str]()
     inputs = {"latents": Input((height, width, config.in_channels)), "timestep": Input((), batched=False)}
     inputs["context"] = Input((tokens, config.cross_attention_dim))

@@ -1,8 +1,5 @@
-"""A generation, checked before anything is computed.
-
-`make_request` turns the arguments of a call into a `Request`, with one prompt, one negative prompt and one seed for
-each image. Each of them may be given once for all images or once each.
-"""
+"""A generation, checked before anything is computed: the arguments of a call become a `Request`, with a prompt, a
+negative prompt and a seed for each image, each given once for all or once each."""
 
 import dataclasses
 import math
@@ -18,9 +15,8 @@ from plugins.diffusion.networks.vae import OVERLAP
 from plugins.diffusion.samplers import SAMPLERS, Sampler, by_name
 
 GUIDANCE = GenerationConfig.guidance
-MOST_SIDE = 1 << 14  # pixels
 STRENGTH = 0.8
-STEPS = {"lcm": 4, "others": 50}  # by sampler, where none are given
+STEPS = {"lcm": 4}  # where none are given; 50 of all others
 MOST_CHUNKS = 64  # of a prompt, where those of a call are repeated to one length
 INVERSION = "ddim_inversion"  # runs from an image to noise
 
@@ -59,13 +55,10 @@ def make_request(
     **options: Any,
 ) -> Request:
     """The request of `Pipeline.__call__`, which documents the arguments; `options` are fields of `GenerationConfig`.
-
     Raises ValueError for values that are out of range or do not fit the base or one another."""
     config = GenerationConfig(**options)
-    given: dict[str, list[Any]] = {
-        name: [value] if isinstance(value, str | int | float | np.number) else list(value)
-        for name, value in (("prompts", prompts), ("negative", negative), ("seeds", seeds))
-    }
+    given = {"prompts": prompts, "negative": negative, "seeds": seeds}
+    given: Any = {name: [value] if np.ndim(value) == 0 else list(value) for name, value in given.items()}
     image = None if image is None else check_images(image)
     mask = None if mask is None else _check_mask(mask)
     _check_task(base, config, image, mask)
@@ -83,7 +76,7 @@ def make_request(
         raise ValueError(f"strength={config.strength} needs an initial image; give image=, or leave it out")
     usual = STRENGTH if image is not None and base.task == TEXT_TO_IMAGE else 1.0
     strength = usual if config.strength is None else float(config.strength)
-    steps = STEPS.get(sampler.name, STEPS["others"]) if config.steps is None else config.steps
+    steps = STEPS.get(sampler.name, 50) if config.steps is None else config.steps
     plan = sampler.plan(base.schedule, steps, strength)
     _check_numbers(base, given, config)
     height, width = _size(base, config, image, controls)
@@ -122,18 +115,17 @@ def make_request(
 
 
 def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: GenerationConfig) -> None:
-    layers = min(config.num_hidden_layers for _, config, _ in base.texts)
+    tile, smallest = config.tile, (2 * OVERLAP + 1) * base.unit
+    layers = min(text.num_hidden_layers for _, text, _ in base.texts)
     for seed in given["seeds"]:
-        whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
-        if not whole or not 0 <= int(seed) < 2**32:
+        if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**32:
             raise ValueError(f"seed {seed!r} has to be a whole number from 0 to {2**32 - 1}")
     if not math.isfinite(config.guidance):
         raise ValueError(f"guidance={config.guidance} has to be a number; 1 disables it, the default is {GUIDANCE}")
     if not 0 <= config.rescale <= 1:
         raise ValueError(f"rescale={config.rescale} has to lie in [0, 1]; 0 disables it, 0.7 is customary")
-    smallest = (2 * OVERLAP + 1) * base.unit
-    if config.tile is not None and (config.tile < smallest or config.tile % base.unit):
-        raise ValueError(f"tile={config.tile}: sides of tiles are multiples of {base.unit}, {smallest} or more")
+    if tile is not None and (tile < smallest or tile % base.unit):
+        raise ValueError(f"tile={tile}: sides of tiles are multiples of {base.unit}, {smallest} or more")
     if not 0 <= config.clip_skip < layers:
         raise ValueError(f"clip_skip={config.clip_skip}: this text encoder can skip 0 to {layers - 1} layers")
     if not config.image_guidance >= 1:
@@ -142,10 +134,10 @@ def _check_numbers(base: Base, given: Mapping[str, list[Any]], config: Generatio
         why = "this base is distilled with guidance and" if base.distilled else "guidance=1"
         advice = "leave the negative out" if base.distilled else "raise guidance, or leave the negative out"
         raise ValueError(f"{why} makes no use of a negative prompt; {advice}")
-    sizes = (*(config.original or (1, 1)), *config.crop)
     if (config.original is not None or any(config.crop)) and not base.sizes:
         raise ValueError("original and crop are options of SDXL; this base reads no sizes, leave them out")
-    if len(sizes) != 4 or any(isinstance(n, bool) or n != int(n) or n < 0 for n in sizes):
+    sizes = (*(config.original or (1, 1)), *config.crop)
+    if len(sizes) != 4 or any(n != int(n) or n < 0 for n in sizes):
         raise ValueError(f"original={config.original}, crop={config.crop}: give two whole numbers of pixels each")
 
 
@@ -193,8 +185,6 @@ def _size(base: Base, config: GenerationConfig, image: np.ndarray | None, contro
     own = (images[0].shape[1], images[0].shape[2]) if images else (base.side, base.side)
     sides = (own[0] if config.height is None else config.height, own[1] if config.width is None else config.width)
     size = f"{sides[1]}x{sides[0]}"
-    if max(sides) > MOST_SIDE:
-        raise ValueError(f"size {size}: sides are at most {MOST_SIDE:,} pixels; take a smaller one")
     if image is not None and sides != own:
         raise ValueError(f"image is {own[1]}x{own[0]}, the given size {size}; resize or crop it, or give its size")
     if any(side < 1 or side % base.unit for side in sides):

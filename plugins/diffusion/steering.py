@@ -7,10 +7,9 @@ A call of the UNet has up to four rows, the *branches*, for each image, in this 
     image      InstructPix2Pix alone: the sample with the negative prompt and the image to edit
     cond       the sample with the prompt (and the image)
 
-Each branch has a `Conditioning`: all that the UNet reads beside the noisy latents and the time. `steered` makes the
-model that a sampler calls. In each call every control returns an `Effect`: features for the levels (T2I-Adapter,
-MediaPipe's plugins), residuals for the skips and the middle (ControlNet), or a tap that replaces values inside the
-network (Plug-and-Play). Effects of several controls are added, taps run one after the other.
+`steered` makes the model that a sampler calls. In each call every control returns an `Effect`: features for the levels
+(T2I-Adapter, MediaPipe's plugins), residuals for the skips and the middle (ControlNet), or a tap that replaces values
+inside the network (Plug-and-Play). Effects are added, taps run one after the other.
 
 A control has two parts, as everything under `jax.jit`: a hashable `StaticControl`, which is part of the compiled
 function, and a tree of arrays, which is not: strengths, weights and images change without a new compilation.
@@ -46,12 +45,9 @@ class Conditioning(NamedTuple):
 def guide(
     uncond: Float[Array, "b ..."], cond: Float[Array, "b ..."], scale: float | Float[Array, ""], rescale: float = 0.0
 ) -> Float[Array, "b ..."]:
-    """Classifier-free guidance, uncond + scale (cond - uncond); scale 1 disables it.
-
-    `rescale` in [0, 1] is phi of 2305.08891 (equations 14-16), against over-exposure: it mixes in the guided prediction
-    with each row's standard deviation set back to that of `cond`. Raises ValueError outside [0, 1]."""
-    if not 0 <= rescale <= 1:
-        raise ValueError(f"guidance rescale={rescale} has to lie in [0, 1]; 0 disables it, 0.7 is the paper's")
+    """Classifier-free guidance, uncond + scale (cond - uncond); scale 1 disables it. `rescale` in [0, 1] is phi of
+    2305.08891 (equations 14-16), against over-exposure: it mixes in the guided prediction with each row's standard
+    deviation set back to that of `cond`."""
     guided = uncond + scale * (cond - uncond)
     if rescale == 0:
         return guided
@@ -77,11 +73,8 @@ class Rows(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """A control's contribution to one call.
-
-    Tensors are `b k h w c` for the rows of `branches`; b and k of 1 are broadcast. Other rows get zeros. A tap gets all
-    rows, `b * r` of them, and returns those that it does not change.
-    """
+    """A control's contribution to one call: `b k h w c` for the rows of `branches`, b and k of 1 broadcast; other rows
+    get zeros. A tap gets all rows, `b * r` of them, and returns those that it does not change."""
 
     branches: tuple[str, ...] = (UNCOND, IMAGE, COND)
     level_features: tuple[Array | None, ...] = ()
@@ -109,11 +102,10 @@ def steered(
     controls: Sequence[tuple[StaticControl, Any]] = (),
     image_scale: Float[Array, ""] | None = None,
 ) -> Callable[[Array, Step], Array]:
-    """The model for a sampler: the UNet with text and controls in one call, guided if there is a branch `UNCOND`.
-
-    `branches` have a row for each image; that of `SOURCE` is read if a control has a source. `image_scale` is
-    InstructPix2Pix's second guidance (2211.09800, equation 3). All rows are computed in `dtype`. An image's rows are
-    adjacent, so that they stay on one device when the batch is sharded."""
+    """The model for a sampler: the UNet with text and controls in one call, in `dtype`, guided if there is a branch
+    `UNCOND`. `branches` have a row for each image; that of `SOURCE` is read if a control has a source. `image_scale` is
+    InstructPix2Pix's second guidance (2211.09800, equation 3). An image's rows are adjacent, so that they stay on one
+    device when the batch is sharded."""
 
     def model(x: Float[Array, "b h w c"], step: Step) -> Float[Array, "b h w c"]:
         sources = [source for static, arrays in controls if (source := static.source(arrays, step)) is not None]
@@ -145,12 +137,10 @@ def _joined(effects: Sequence[Effect], rows: Rows) -> dict[str, Any]:
     """The UNet's arguments: all effects added."""
     joined: dict[str, Any] = {}
     for name in ("level_features", "skip_residuals"):
-        lists = [(effect.branches, getattr(effect, name)) for effect in effects if getattr(effect, name)]
-        if lists:
+        if lists := [(effect.branches, getattr(effect, name)) for effect in effects if getattr(effect, name)]:
             longest = max(len(tensors) for _, tensors in lists)
             joined[name] = [_sum([(k, t[i]) for k, t in lists if i < len(t)], rows) for i in range(longest)]
-    middle = _sum([(effect.branches, effect.mid_residual) for effect in effects], rows)
-    if middle is not None:
+    if (middle := _sum([(effect.branches, effect.mid_residual) for effect in effects], rows)) is not None:
         joined["mid_residual"] = middle
     taps = [effect.tap for effect in effects if effect.tap is not untouched]
 
@@ -168,18 +158,17 @@ def _sum(tensors: Sequence[tuple[tuple[str, ...], Array | None]], rows: Rows) ->
     if not spread:
         return None
     total = sum(spread[1:], spread[0])
-    b, r = rows.x.shape[:2]
-    return total[0] if total.shape[:2] == (1, 1) else _flat(jnp.broadcast_to(total, (b, r, *total.shape[2:])))
+    return total[0] if total.shape[:2] == (1, 1) else _flat(jnp.broadcast_to(total, rows.x.shape[:2] + total.shape[2:]))
 
 
 def _spread(branches: tuple[str, ...], tensor: Float[Array, "b k h w c"], rows: Rows) -> Array:
     """`b r h w c` (or 1 for r) from the rows of `branches`: zeros for the others."""
-    if set(rows.branches) <= set(branches) and tensor.shape[1] == 1:
+    one = tensor.shape[1] == 1
+    if one and set(rows.branches) <= set(branches):
         return tensor
     named = [branch for branch in rows.branches if branch in branches]
-    own = {branch: tensor[:, 0 if tensor.shape[1] == 1 else i] for i, branch in enumerate(named)}
-    zeros = jnp.zeros_like(tensor[:, 0])
-    return jnp.stack([own.get(branch, zeros) for branch in rows.branches], 1)
+    own = {branch: tensor[:, 0 if one else i] for i, branch in enumerate(named)}
+    return jnp.stack([own.get(branch, jnp.zeros_like(tensor[:, 0])) for branch in rows.branches], 1)
 
 
 def _flat(rows: Float[Array, "b r ..."]) -> Float[Array, "b_r ..."]:

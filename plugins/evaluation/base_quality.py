@@ -3,10 +3,10 @@
     python eval.py evaluation=base_quality weights=runs/diffusion_small/weights
     python eval.py evaluation=base_quality weights=diffusion-small evaluation.pictures=data/captioned64
 
-1. The reference: the held-out images of a prepared folder (`unseen` labels, and labels unseen in one style).
-2. The base generates an image for each of their captions, with fixed seeds; 64 of them are in `page.png`.
-3. Every image becomes 1280 features of EfficientNet-Lite0 (`common/perceptual/efficientnet.py`).
-4. Fréchet and kernel distance (`plugins/metrics/`) of each set to the reference are written to `results.json`.
+The base generates an image for each caption of the held-out images of a prepared folder (`unseen` labels, and labels
+unseen in one style), with fixed seeds; 64 of them are in `page.png`. Every image becomes 1280 features of
+EfficientNet-Lite0, and the Fréchet and kernel distance (`plugins/metrics/quality.py`) of each set to the held-out
+images are written to `results.json`.
 
 | row | images | how to read it |
 | --- | --- | --- |
@@ -20,12 +20,10 @@
 All rows have as many images as the base generated, if the folder has them, because the Fréchet distance shrinks as sets
 grow. Generated images larger than the real ones are downscaled to their size; all are rounded to 8 bits.
 
-**These are not the published FID and KID**, which use Inception's features and tens of thousands of images: compare
-them with other rows of this program on the same folder only. With a few hundred images the kernel distance and its
-error separate a good base from a bad one, not two good ones.
-
-For scale, KID x 1000 of 275 images on data/captioned64 (November 2026): floor 0 to 2, test pictures 68, mean colours
-313, noise 587; the floor's images blurred by 0.8 or 1.2 pixels 11 or 29, with noise of 5/255 on them 46.
+**These are not the published FID and KID**, which use Inception's features and tens of thousands of images. With a few
+hundred the kernel distance and its error separate a good base from a bad one, not two good ones. For scale, KID x 1000
+of 275 images on data/captioned64 (November 2026): floor 0 to 2, test pictures 68, mean colours 313, noise 587; the
+floor's images blurred by 0.8 or 1.2 pixels 11 or 29, with noise of 5/255 on them 46.
 """
 
 import dataclasses
@@ -50,8 +48,7 @@ from plugins.diffusion.io.base import read_base
 from plugins.diffusion.pipeline import Pipeline, from_files
 from plugins.diffusion.request import Request, make_request
 from plugins.diffusion.training.denoising_task import SampleSheet
-from plugins.metrics.frechet import FEWEST, frechet_distance
-from plugins.metrics.quality import kid
+from plugins.metrics.quality import FEWEST, frechet_distance, kid
 
 ON_A_PAGE = 64
 NOTE = "Features of EfficientNet-Lite0: not comparable with published FID or KID."
@@ -102,8 +99,6 @@ class BaseQuality(Evaluation):
         count = len(held.images) if self.count is None else self.count
         if count < FEWEST or len(held.images) < FEWEST:
             raise ValueError(f"{count} images and {len(held.images)} held-out ones: a distance takes {FEWEST} or more")
-        if not 0 <= self.seed <= 2**32 - count:
-            raise ValueError(f"seed {self.seed}: it and the next {count} must be whole numbers from 0 to {2**32 - 1}")
         files = read_base(weights)
         captions = [held.captions[i % len(held.captions)] for i in range(count)]
         settings = {"steps": self.steps, "guidance": self.guidance, "sampler": self.sampler}
@@ -153,8 +148,7 @@ def anchors(
 
 
 def matched(wanted: Sequence[Hashable], available: Sequence[Hashable], rng: np.random.Generator) -> list[int]:
-    """For each wanted kind, in turn, the index of an image of that kind, drawn without replacement while there are
-    any."""
+    """For each wanted kind, in turn, an image of that kind, drawn without replacement while there are any."""
     waiting = defaultdict(list)
     for index in rng.permutation(len(available)):
         waiting[available[index]].append(int(index))

@@ -7,17 +7,14 @@
 | --- | --- |
 | parameters | of the method; Plug-and-Play reads the base itself and adds none |
 | GFLOP | of one image: all calls of the UNet, and what the method computes before them (`cost.py`) |
-| seconds | from prompt and condition to the image: median of several runs, one image at a time, methods in turns |
+| seconds | from prompt and new condition to the image: median of several runs, one image at a time, methods in turns |
 | overhead | of time and of GFLOP, relative to the base alone |
 | fidelity | each metric's mean over the held-out images, with its standard error (`plugins/metrics/fidelity.py`) |
 | quality | distances to the held-out images in the features of a network (`plugins/metrics/quality.py`) |
 | CMMD, CLIP score | with a CLIP: distance to the held-out images, and cosine with the prompt |
 
-All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity:
-what the prompt gives by itself. Plug-and-Play gets the held-out image, the others only its condition, so its fidelity
-is not comparable. Only the distance in Inception's features is called FID.
-
-Runs are timed with new conditions: what a control caches for the next prompt does not count.
+All rows share prompts, seeds and steps, and DDIM, which Plug-and-Play needs. The base's row is the anchor of fidelity.
+Plug-and-Play gets the held-out image, the others only its condition, so its fidelity is not comparable.
 """
 
 import dataclasses
@@ -78,8 +75,7 @@ class Method(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ControlComparison(HeldOutEvaluation):
-    """Settings as `HeldOutEvaluation`. `methods`: by row, the weights of a control, or null for no such row;
-    `plug_and_play` is true or null."""
+    """`methods`: by row, the weights of a control, or null for no such row; `plug_and_play` is true or null."""
 
     methods: Mapping[str, str | bool | None] = dataclasses.field(default_factory=dict)
     quality: Any = None  # an extractor of `plugins.metrics.features`; None: no quality columns
@@ -128,13 +124,12 @@ class ControlComparison(HeldOutEvaluation):
         known = None if self.clip is None else (self.clip.images(held.images), self.clip.texts(held.prompts))
         rows = self._rows(pipeline, methods, costs, held, images, known)
         device, quality = jax.devices()[0].device_kind, None if self.quality is None else self.quality.name
+        made = f"{self.steps} steps of DDIM, guidance {self.guidance:g}"
+        features = f"is in the features of {quality}; compare it within this table only" if quality else "was left out"
         notes = [
-            f"{len(held.images)} images of the split {self.data.split}, {self.steps} steps of DDIM, guidance"
-            f" {self.guidance:g}.",
+            f"{len(held.images)} images of the split {self.data.split}, {made}.",
             f"Seconds are medians of {self.rounds} runs of one image, methods in turns, on {device}.",
-            f"Quality is in the features of {quality}; compare it within this table only."
-            if quality
-            else "Quality was left out: evaluation.quality is null.",
+            f"Quality {features}.",
         ]
         if known is not None:
             notes.append(f"CLIP score of the held-out images themselves: {clip_score(*known):.3f}.")
@@ -184,11 +179,9 @@ class ControlComparison(HeldOutEvaluation):
         images: Mapping[str, Images],
         known: tuple[np.ndarray, np.ndarray] | None,
     ) -> list[Row]:
-        """Costs, fidelity and quality of each method; overheads are relative to the first, the base.
-
-        `once` is the share of `gflop` before the first call, `timings` are all measured seconds. `known`: CLIP's
-        embeddings of the held-out images and of their prompts.
-        """
+        """Costs, fidelity and quality of each method; overheads are relative to the first, the base. `once` is the
+        share of `gflop` before the first call, `timings` are all measured seconds. `known`: CLIP's embeddings of the
+        held-out images and of their prompts."""
         one = HeldOut(held.images[:1], held.prompts[:1], held.conditions[:1])
         runs = {method.title: functools.partial(self._generate, pipeline, method, one) for method in methods}
         timings = interleaved(runs, self.rounds)
@@ -236,8 +229,7 @@ def table(rows: Sequence[Row]) -> str:
         costs = [f"{row['parameters']:,}", number(row["gflop"]), f"{row['seconds']:.3f}"]
         costs += [f"{number(row[name], '+')} %" if i else "" for name in ("time_overhead", "gflop_overhead")]
         scores = [Mean(**mean).text() for mean in row["fidelity"].values()]
-        for name in quality:
-            value = row["quality"][name]
+        for name, value in ((name, row["quality"][name]) for name in quality):
             if name in errors:
                 scores.append(f"{1000 * value:.2f} ± {1000 * row['quality'][errors[name]]:.2f}")
             else:

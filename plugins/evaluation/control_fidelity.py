@@ -1,10 +1,10 @@
 """Fidelity of a control on held-out images with two anchors, during training and after.
 
-For each held-out image the base generates its caption three times from one seed: with the image's condition, without
-control, and with another image's condition; metrics compare each with the held-out image (`plugins/metrics/anchors.py`
-explains the three rows). The base without control generates once a run.
-
     python eval.py experiment=control_canny weights=runs/control_canny/weights
+
+For each held-out image the base generates its caption three times from one seed: with the image's condition, without
+control (once a run), and with another image's condition; metrics compare each with the held-out image
+(`plugins/metrics/anchors.py` explains the three rows).
 """
 
 import dataclasses

@@ -6,8 +6,8 @@ A run calls the model `calls` times, and each call has a row for both halves of 
     call       in every call: a ControlNet, sums in the UNet, a third row for Plug-and-Play
 
 so its run takes once + calls x call, where `call` is the work of the steered model (`steering.py`): base, control and
-guidance together. Both are counted on shapes (`flops.py`) without computing. Text encoder, decoder and the
-sampler's own sums are left out, as they are the same for all methods.
+guidance together. Both are counted on shapes (`flops.py`). Text encoder, decoder and the sampler's own sums are left
+out, as they are the same for all methods.
 """
 
 import functools

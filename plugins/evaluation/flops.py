@@ -2,17 +2,14 @@
 
     count(network, jax.ShapeDtypeStruct((1, 64, 64, 3), "float32")).products / 1e9      # its GFLOP
 
-Two numbers, both of floating point operations:
-
-- `products`: matrix products and convolutions, a multiplication and an addition as two. Papers and PyTorch's counter
-  call this FLOP; the zeros at the border of a convolution count as pixels.
+- `products`: matrix products and convolutions, a multiplication and an addition as two: FLOP as papers and PyTorch's
+  counter have it; the zeros at the border of a convolution count as pixels.
 - `others`: one for each element that an elementwise operation gives (a sum, a maximum, an exponential) or that a
   reduction reads: norms, activations, softmax, and a depthwise filter computed as nine shifted images
   (`plugins/control/mediapipe.py`), as two for each weight and pixel. Moving, converting and selecting is free.
 
 XLA's own count (`lowered.cost_analysis()`) takes the body of a loop once, but attention over a large image and samplers
-are loops (`lax.map`, `lax.scan`) of known length. Without loops and borders the two agree. Of branches the largest
-counts; a loop whose length depends on data is an error.
+are loops of known length; without loops and borders the two agree. Of branches the largest counts.
 """
 
 import functools
@@ -48,8 +45,7 @@ class Work(NamedTuple):
 
 
 def count(function: Callable, *arguments: Any) -> Work:
-    """The work of `function(*arguments)`; arguments are trees of arrays or of `jax.ShapeDtypeStruct`. Raises ValueError
-    for a loop of unknown length."""
+    """The work of a function of arrays, or of shapes alone. Raises ValueError for a loop of unknown length."""
     return _of(jax.make_jaxpr(function)(*arguments).jaxpr)
 
 

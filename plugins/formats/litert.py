@@ -3,9 +3,8 @@
     path.write_bytes(litert(program, "int8"))
     run = open_litert(path, threads=2);   outputs = run(picture=images)           # {name: array}
 
-The path: `jax2tf` wraps the program's StableHLO as one operation of TensorFlow, whose converter lowers it to LiteRT's
-operators. Only exporting takes TensorFlow; the interpreter (`ai-edge-litert`) is a small package by itself. Inputs and
-outputs keep their names, as those of the file's signature. All shapes are fixed, the number of rows too.
+`jax2tf` wraps the program's StableHLO as one operation of TensorFlow, whose converter lowers it to LiteRT's operators.
+Only exporting takes TensorFlow. Inputs and outputs keep their names; all shapes are fixed, the number of rows too.
 
 | weights | stored as | arithmetic |
 | --- | --- | --- |
@@ -13,8 +12,7 @@ outputs keep their names, as those of the file's signature. All shapes are fixed
 | float16 | half precision, all other constants too | float32 on a CPU, half on a GPU |
 | int8 | 8 bits and a scale per output channel; small ones float32 | integer products; maps are rounded while it runs |
 
-A convolution in as many groups as channels, which XLA's CPU is slow at, is an operator of its own here: programs are
-lowered for an accelerator, never run on one.
+Programs are lowered for an accelerator, so that a convolution in as many groups as channels is an operator of its own.
 """
 
 import os
@@ -61,9 +59,8 @@ def litert(program: Program, weights: Weights = "float32", rows: int = 1) -> byt
 
 
 def open_litert(path: str | Path, threads: int = 1) -> Callable[..., dict[str, np.ndarray]]:
-    """The program of a LiteRT file, a function of its inputs by name, on the CPU.
-
-    Raises FileNotFoundError; ImportError without the interpreter; ValueError for another file."""
+    """The program of a LiteRT file, a function of its inputs by name. Raises FileNotFoundError, ImportError,
+    ValueError."""
     require_file(path)
     try:
         from ai_edge_litert.interpreter import Interpreter

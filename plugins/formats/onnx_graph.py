@@ -76,9 +76,8 @@ def _info(helper: Any, types: Any, name: str, value: Any, image: bool) -> Any:
 
 
 class Lazy(NamedTuple):
-    """A value of that shape that is stored another way, for whoever can use it so.
-
-    `narrow`: axes of length 1 are still to be broadcast. `first`: a map `b h w c` is there as `b c h w`."""
+    """A value of that shape that is stored another way, for whoever can use it so. `narrow`: axes of length 1 are still
+    to be broadcast. `first`: a map `b h w c` is there as `b c h w`."""
 
     value: Any
     shape: Sequence[Any]

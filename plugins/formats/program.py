@@ -5,10 +5,8 @@
 
 A `Program` is what all three formats are made from. Its function takes its inputs by name and closes over its weights,
 which become constants of the file. The number of rows of its batched inputs is free in StableHLO and ONNX, fixed in
-LiteRT. Images are `b h w c` here; ONNX, whose runtimes have kernels for channels first, gets them as `b c h w`.
-
-**StableHLO.** The file is `jax.export`'s: portable StableHLO (in `.mlir_module_serialized`, for readers other than JAX)
-with its shapes and its platforms.
+LiteRT. Images are `b h w c` here; ONNX, whose runtimes have kernels for channels first, gets them as `b c h w`. The
+StableHLO file is `jax.export`'s (the portable module in `.mlir_module_serialized`) with its shapes and platforms.
 """
 
 import dataclasses
@@ -58,16 +56,13 @@ class Program:
 
 def stablehlo(program: Program, rows: int | None = None, platforms: Sequence[str] = PLATFORMS) -> bytes:
     """The file, for that many rows (None: any). `platforms` are some of cpu, cuda, rocm, tpu. With several, the
-    program's first argument is the index of the one it runs on, which JAX fills in; a program for one takes its inputs
-    only, which suits readers other than JAX."""
+    program's first argument is the index of the one it runs on, which JAX fills in; other readers take a single one."""
     export = jax.export.export(jax.jit(program.by_position), platforms=tuple(platforms))
     return bytes(export(*program.abstract(rows).values()).serialize())
 
 
 def read_stablehlo(path: str | Path) -> Callable[..., tuple[jax.Array, ...]]:
-    """The program of a StableHLO file, a function of its inputs in order.
-
-    Raises FileNotFoundError; ValueError for another file."""
+    """The program of a StableHLO file, a function of its inputs in order. Raises FileNotFoundError, ValueError."""
     data = require_file(path).read_bytes()
     try:
         return jax.jit(jax.export.deserialize(bytearray(data)).call)

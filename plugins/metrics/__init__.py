@@ -6,7 +6,7 @@ number means anything without anchors.
 | question | compares | modules |
 | --- | --- | --- |
 | fidelity | each image with its target | `fidelity` (edges, masks), `estimated` (depth, landmarks) |
-| quality | a set of images with a real set | `features`, then `frechet`, `quality` |
+| quality | a set of images with a real set | `features`, then `quality` |
 | against what | control, no control, wrong control | `anchors` |
 
     from plugins import metrics
@@ -14,7 +14,7 @@ number means anything without anchors.
     network = metrics.features.lite0()
     metrics.compare(network.name, network(images), network(real))
 
-Images are RGB in [0, 1]; all but the networks is NumPy. Names are imported at their first use.
+Images are RGB in [0, 1]; all but the networks is NumPy.
 """
 
 import lazy_loader

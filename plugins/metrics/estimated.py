@@ -14,16 +14,14 @@ nobody, the score is NaN, which means leave out (`anchors`).
 (Ranftl et al., 1907.01341, section 5):
 
     s, t = argmin mean (s p + t - y)^2 with s >= 0         RMSE = sqrt mean (s p + t - y)^2
-                                                           abs-rel = mean |s p + t - y| / y
 
-A negative scale would make near for far as good as the truth. A scale of 0 makes the shift the target's mean, so RMSE
-is at most the target's standard deviation, the score of no information. abs-rel leaves out targets below 0.01.
+A negative scale would make near for far as good as the truth; with 0 RMSE is the target's standard deviation, the score
+of no information.
 
 **Landmarks** are `k 2`, (x, y) in pixels, NaN where not found. Target points that are NaN are left out.
 
 - NME, for faces: the mean distance over the points found, in distances between the outer corners of the eyes
-  (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013): points 33 and 263 of MediaPipe's 478, 36 and 45 of the
-  68 of 300-W.
+  (inter-ocular; Sagonas et al., "300 faces in-the-wild", 2013).
 - PCK, for bodies: the share of points within `threshold` diagonals of the target's bounding box, where a missing point
   is a wrong one. Yang and Ramanan's (2013) takes the longer side.
 """
@@ -31,17 +29,16 @@ is at most the target's standard deviation, the score of no information. abs-rel
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 
 from common.evaluation.metrics import Metric, Picture
 from plugins.conditions import detection
 from plugins.conditions.depth import OnnxDepth, normalise
 from plugins.conditions.landmarks import Landmarks
 
-SMALLEST = 0.01  # of a target that abs-rel divides by
 EYES = (33, 263)  # of MediaPipe's face mesh
 THRESHOLD = 0.1
 
@@ -49,45 +46,19 @@ Points = Float[np.ndarray, "k 2"]
 AnyPoints = Float[np.ndarray, "_k 2"]  # as many as the others, which is checked with a better message
 
 
-class DepthErrors(NamedTuple):
-    """Errors after the fit, lower is better, and the fit."""
-
-    rmse: float
-    abs_rel: float
-    scale: float
-    shift: float
-
-
-def depth_errors(
-    predicted: Float[np.ndarray, "h w"], target: Float[np.ndarray, "_h _w"], mask: Bool[np.ndarray, "h w"] | None = None
-) -> DepthErrors:
-    """The errors over the pixels of `mask` (default: all), of two maps with the same sign, near high or near low."""
-    if predicted.shape != target.shape:
-        raise ValueError(f"depth maps of {predicted.shape} and {target.shape}: resize one of them first")
-    chosen = np.ones(target.shape, bool) if mask is None else mask
-    p, y = (depth[chosen].astype(np.float64) for depth in (predicted, target))
-    if not len(y) or not np.isfinite([p, y]).all():
-        raise ValueError(f"{len(y)} pixels of depth: give one or more, all finite; mask out unknown ones")
-    scale, shift = fit(p, y)
-    error, far = np.abs(scale * p + shift - y), y >= SMALLEST
-    abs_rel = float(np.mean(error[far] / y[far])) if far.any() else float("nan")
-    return DepthErrors(float(np.sqrt(np.mean(error**2))), abs_rel, scale, shift)
-
-
-def fit(p: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> tuple[float, float]:
-    """The least-squares scale, 0 or more, and shift that bring p to y."""
+def depth_rmse(predicted: Float[np.ndarray, "h w"], target: Float[np.ndarray, "h w"]) -> float:
+    """The error of a map after the least-squares fit (module docstring) of one with the same sign."""
+    p, y = (depth.astype(np.float64) for depth in (predicted, target))
     centred = p - p.mean()
     # The rounding of the mean leaves a constant map with some spread, and a division by it would amplify noise.
     flat = np.ptp(p) <= np.finfo(np.float64).eps * np.abs(p).max()
-    scale = 0.0 if flat else max(0.0, float(centred @ (y - y.mean())) / float(centred @ centred))
-    return scale, float(y.mean() - scale * p.mean())
+    scale = 0.0 if flat else max(0.0, float(np.vdot(centred, y - y.mean()) / np.vdot(centred, centred)))
+    return float(np.sqrt(np.mean((scale * centred + y.mean() - y) ** 2)))
 
 
-def nme(predicted: Points, target: AnyPoints, eyes: tuple[int, int] = EYES) -> float:
-    """Normalised mean error of one face, whose eyes have these numbers; NaN without points."""
-    if max(eyes) >= len(target):
-        raise ValueError(f"eyes={eyes} are not among {len(target)} points; give their numbers")
-    distances = _distances(predicted, target, target[list(eyes)])
+def nme(predicted: Points, target: AnyPoints) -> float:
+    """Normalised mean error of one face; NaN without points."""
+    distances = _distances(predicted, target, target[list(EYES)])
     return float(np.nanmean(distances)) if np.isfinite(distances).any() else float("nan")
 
 
@@ -102,17 +73,12 @@ def pck(predicted: Points, target: AnyPoints, threshold: float = THRESHOLD) -> f
 
 def _distances(predicted: Points, target: AnyPoints, ends: Float[np.ndarray, "2 2"]) -> Float[np.ndarray, " k"]:
     """Of each point to its target, NaN where either is unknown, in distances of the two ends."""
-    if predicted.shape != target.shape:
-        raise ValueError(f"landmarks of {predicted.shape} and {target.shape}: both must come from one model")
-    size = float(np.linalg.norm(ends[1] - ends[0]))
-    if not size > 0:
-        raise ValueError(f"the target's size is {size}; NME and PCK need one above 0: leave it out")
-    return np.linalg.norm(predicted.astype(np.float64) - target, axis=-1) / size
+    return np.linalg.norm(predicted.astype(np.float64) - target, axis=-1) / np.linalg.norm(ends[1] - ends[0])
 
 
 @dataclass(frozen=True)
 class DepthRmse(Metric):
-    """The RMSE of `depth_errors` by `model`, an ONNX file, on both images."""
+    """`depth_rmse` by `model`, an ONNX file, on both images."""
 
     model: str
     higher_is_better: ClassVar[bool] = False
@@ -127,11 +93,9 @@ class DepthRmse(Metric):
     def __call__(self, prediction: Picture, target: Picture) -> float:
         if not np.isfinite(prediction).all():
             return float("nan")
-        predicted, wanted = self.estimator(prediction), self.estimator(target)
-        return depth_errors(predicted, normalise(wanted)).rmse
+        return depth_rmse(self.estimator(prediction), normalise(self.estimator(target)))
 
 
-@dataclass(frozen=True)
 class _LandmarkMetric(Metric):
     def prepare(self) -> None:
         detection.require_mediapipe()

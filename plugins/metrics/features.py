@@ -8,19 +8,13 @@ A `FeatureExtractor` has a `name` and maps RGB images in [0, 1], `b h w 3`, or t
 | `inception(path)` | inception-2015-12-05 | 2048 | a user's ONNX file |
 | `clip(folder).images`, `.texts` | as `ViT-L/14-336` | 512 to 1024 | transformers' folder of a CLIP, or its address |
 
-**Only the distance in Inception's features is called FID**, and only of the network of 2015 as TensorFlow published it:
-torchvision's Inception is another network. No package ships its weights; whoever has them exports them
-(`torch.onnx.export`) and installs the extra `onnx`.
+**Only the distance in Inception's features is called FID**, and only of the network of 2015 as TensorFlow published it,
+which no package ships: whoever has it exports it (`torch.onnx.export`) and installs the extra `onnx`.
 
 Resizing changes a distance more than many models differ (Parmar et al., 2104.11222), so each network has one method,
-after rounding to 8 bits as in a PNG file:
-
-- `clean_fid`: clean-fid's "clean" mode. Each channel as floats from 0 to 255 to 299x299 with Pillow's bicubic filter,
-  which antialiases; the aspect is not kept, nothing is rounded or clipped afterwards; then (x - 128) / 128, which is
-  what the ONNX file takes.
-- CLIP: as its `preprocessor_config.json` says, by default the shorter side with Pillow's bicubic filter on 8 bits and a
-  centre crop (`common/io/image_preparation.py`). CMMD's own program crops first: the same for square images.
-- EfficientNet-Lite0 resizes by itself (`common/perceptual/efficientnet.py`).
+after rounding to 8 bits as in a PNG file. `clean_fid` is clean-fid's "clean" mode: each channel as floats from 0 to 255
+to 299x299 with Pillow's antialiasing bicubic filter, without rounding or clipping; then (x - 128) / 128. CLIP's is
+in its `preprocessor_config.json` (`common/io/image_preparation.py`); EfficientNet-Lite0 resizes by itself.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,28 +1,30 @@
-"""Quality of a set of images: kernel distances, precision and recall, CLIP score; and a row of all distances.
+"""Quality of a set of images: distances of its features to a real set's, precision and recall, CLIP score.
+
+**Fréchet distance** (FID), each set taken for a Gaussian of mean m and covariance C (Heusel et al., 1706.08500):
+
+    |m1 - m2|^2 + tr C1 + tr C2 - 2 tr (C1 C2)^(1/2)
+
+With factors C1 = A'A and C2 = B'B the last trace is the sum of the singular values of AB'. Its bias depends on the
+number of images (Chong and Forsyth, 1911.07023): compare equal numbers only, and 10,000 or more with published ones.
 
 **Kernel distances.** The squared maximum mean discrepancy, with a kernel k as the similarity of two images' features
 (Gretton et al., JMLR 2012, equation 3):
 
     MMD^2 = mean k(a, a') + mean k(b, b') - 2 mean k(a, b)        a, a' and b, b' different images
 
-Without the terms of an image with itself the expectation does not depend on the number of images, so it is the distance
-to trust for a few hundred. It is 0 on average for sets of the same distribution, and may be negative.
+Its expectation does not depend on the number of images, so it is the distance to trust for a few hundred; it may be
+negative.
 
 | name | features | kernel k(x, y) | paper |
 | --- | --- | --- | --- |
 | KID | Inception's, d = 2048 | (x.y / d + 1)^3 | Bińkowski et al., 1801.01401, section 4 |
 | CMMD | CLIP's, of unit length | 1000 exp(-D / (2 sigma^2)), D = squared distance | Jayasumana et al., 2401.09603 |
 
-`kid` takes all pairs at once. The published program averages over random subsets, which has the same expectation, a
-larger variance, and a spread that is no error bar, as subsets share images. CMMD takes sigma = 10 and the embeddings of
-ViT-L/14 at 336 pixels; as unit vectors are at most 2 apart, it is at most 2 x 1000 x (1 - exp(-1/50)) = 39.6. Its
-program (google-research/cmmd), unlike the paper, keeps the terms of an image with itself, which adds about
-1000 (1 - mean k) / n for each set, some 5/n: `unbiased=False` gives that number.
+`kid` takes all pairs at once, not random subsets. CMMD takes sigma = 10 and the embeddings of ViT-L/14 at 336 pixels;
+its program (google-research/cmmd), unlike the paper, keeps the terms of an image with itself, some 5/n for each set.
 
-**Names.** `FID` and `KID` stand for Inception's features of 2015, `CMMD` for those of CLIP's ViT-L/14 at 336 pixels;
-`compare` and `compare_with_texts` add the name of any other network, which cannot be compared with published numbers.
-Those also hold for one set of real images, one resizing and one number of images only. All is computed in float64;
-memory: matrices of n x m.
+`FID` and `KID` stand for Inception's features of 2015, `CMMD` for those of CLIP's ViT-L/14 at 336 pixels; `compare` and
+`compare_with_texts` add the name of any other network. All is computed in float64; memory: matrices of n x m.
 """
 
 from typing import NamedTuple
@@ -31,11 +33,12 @@ import numpy as np
 from jaxtyping import Float
 
 from plugins.metrics.features import CMMD_TOWER, INCEPTION
-from plugins.metrics.frechet import checked, frechet_distance
 
+FEWEST = 3  # images of a set: leaving one out must leave a pair
 DEGREE = 3  # of KID's kernel
 SIGMA, SCALE = 10.0, 1000.0  # of CMMD
 NEIGHBOURS = 3  # of the paper of precision and recall
+Features = Float[np.ndarray, "_ d"]
 
 
 class Estimate(NamedTuple):
@@ -50,6 +53,29 @@ class PrecisionRecall(NamedTuple):
 
     precision: float
     recall: float
+
+
+def frechet_distance(a: Features, b: Features) -> float:
+    """Fréchet distance of two sets of features; 0 for equal sets, never negative. Raises as `checked`."""
+    a, b = checked(a), checked(b)
+    shift, (root_a, root_b) = np.sum((a.mean(axis=0) - b.mean(axis=0)) ** 2), map(factor, (a, b))
+    common = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
+    return max(0.0, float(shift + np.sum(root_a**2) + np.sum(root_b**2) - 2 * common))
+
+
+def factor(features: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "r d"]:
+    """A matrix A with A'A = the unbiased covariance, and no more rows than d."""
+    centred = (features - features.mean(axis=0)) / np.sqrt(len(features) - 1)
+    return centred if centred.shape[0] <= centred.shape[1] else np.asarray(np.linalg.qr(centred, mode="r"))
+
+
+def checked(features: Float[np.ndarray, "n d"], fewest: int = FEWEST) -> Float[np.ndarray, "n d"]:
+    """In float64. Raises ValueError for less than `fewest` rows, or values that are not finite."""
+    if len(features) < fewest:
+        raise ValueError(f"a set of {len(features)} images; a distance between sets takes {fewest} or more")
+    if not np.isfinite(features).all():
+        raise ValueError("features hold NaN or infinity; look at their images")
+    return features.astype(np.float64)
 
 
 def kid(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Estimate:
@@ -68,41 +94,31 @@ def kid(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> Estimate:
     return Estimate(float(value), float(np.sqrt(variance)))
 
 
-def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"], unbiased: bool = True) -> float:
+def cmmd(a: Float[np.ndarray, "n d"], b: Float[np.ndarray, "m d"]) -> float:
     """CMMD of two sets of image embeddings, which are normalised first. Raises as `checked` and `unit`."""
     a, b = unit(checked(a)), unit(checked(b))
     own_a, own_b, across = (np.exp(-squared_distances(x, y) / (2 * SIGMA**2)) for x, y in ((a, a), (b, b), (a, b)))
-    distance = -2 * across.mean()
-    for kernels in (own_a, own_b):
-        n = len(kernels)
-        distance += (kernels.sum() - n) / (n * (n - 1)) if unbiased else kernels.mean()  # k(a, a) = 1
-    return SCALE * float(distance)
+    own = sum((k.sum() - len(k)) / (len(k) * (len(k) - 1)) for k in (own_a, own_b))  # k(a, a) = 1
+    return SCALE * float(own - 2 * across.mean())
 
 
-def precision_recall(
-    generated: Float[np.ndarray, "n d"], real: Float[np.ndarray, "m d"], k: int = NEIGHBOURS
-) -> PrecisionRecall:
-    """Improved precision and recall (Kynkäänniemi et al., 1904.06991, section 2 and algorithm 1).
-
-    A set's manifold is the union of balls around its images, each with the distance to the k-th nearest other image as
-    its radius. Precision is the share of generated images in the real manifold, recall the share of real ones in the
-    generated manifold. Both grow with k and depend on n and m: compare equal ones only. Raises as `checked`, for sets
-    of k images or fewer.
-    """
-    if k < 1:
-        raise ValueError(f"k={k} neighbours: give 1 or more; the paper's is {NEIGHBOURS}")
-    fake, true = checked(generated, k + 1), checked(real, k + 1)
+def precision_recall(generated: Float[np.ndarray, "n d"], real: Float[np.ndarray, "m d"]) -> PrecisionRecall:
+    """Improved precision and recall (Kynkäänniemi et al., 1904.06991, section 2 and algorithm 1). A set's manifold is
+    the union of balls around its images that reach to the third nearest other one. Precision is the share of generated
+    images in the real manifold, recall the share of real ones in the generated manifold. Both depend on n and m:
+    compare equal ones only. Raises as `checked`, for 3 images or fewer."""
+    fake, true = checked(generated, NEIGHBOURS + 1), checked(real, NEIGHBOURS + 1)
     distances = squared_distances(fake, true)
-    precision = (distances <= radii(true, k)).any(axis=1).mean()
-    recall = (distances <= radii(fake, k)[:, None]).any(axis=0).mean()
+    precision = (distances <= radii(true)).any(axis=1).mean()
+    recall = (distances <= radii(fake)[:, None]).any(axis=0).mean()
     return PrecisionRecall(float(precision), float(recall))
 
 
-def radii(features: Float[np.ndarray, "n d"], k: int) -> Float[np.ndarray, " n"]:
-    """Squared distance of each row to its k-th nearest other row."""
+def radii(features: Float[np.ndarray, "n d"]) -> Float[np.ndarray, " n"]:
+    """Squared distance of each row to its third nearest other row."""
     distances = squared_distances(features, features)
     np.fill_diagonal(distances, np.inf)
-    return np.partition(distances, k - 1, axis=1)[:, k - 1]
+    return np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1]
 
 
 def clip_score(images: Float[np.ndarray, "n d"], texts: Float[np.ndarray, "n d"]) -> float:

@@ -1,4 +1,4 @@
-"""Captioned pictures with depth, in the layout of own images (`plugins/data/folder_source.py`), for the depth plugin.
+"""Captioned pictures with depth, in the layout of own images (`plugins/data/sources.py`), for the depth plugin.
 
     python -m recipes.captioned_pictures.depth_pictures data/captioned64 data/depth64
 

@@ -42,8 +42,7 @@ from common.weights.model_file import load_weights, save_weights  # noqa: E402
 from common.weights.two_tower_files import load_two_towers  # noqa: E402
 from film.data.record_sources import TFRecordTriplets  # noqa: E402
 from plugins.control.loading import load as load_control  # noqa: E402
-from plugins.data.jsonl_source import JsonlPictures  # noqa: E402
-from plugins.data.webdataset_source import WebDatasetPictures  # noqa: E402
+from plugins.data import JsonlPictures, WebDatasetPictures  # noqa: E402
 from plugins.diffusion.io.components import load_component  # noqa: E402
 from plugins.diffusion.io.lora import Lora  # noqa: E402
 from plugins.diffusion.io.textual_inversion import TextualInversion  # noqa: E402

@@ -13,7 +13,7 @@ from common.io.files import contained
 from common.io.images import write_image
 from common.io.video import write_clip
 from common.io.video_reader import probe
-from plugins.data.jsonl_source import JsonlPictures
+from plugins.data import JsonlPictures
 from reveal.memory import Memory
 from reveal.sources import Skips
 from reveal.sources.jsonl import items

@@ -16,7 +16,7 @@ from networks import stored_shapes
 from common.nn.vision_transformer import ImageEncoder, VisionConfig
 from plugins.control import ControlNet, T2IAdapter, load_ip_adapter
 from plugins.control import load as load_control
-from plugins.diffusion.io.components import KINDS, MODULES, STEM
+from plugins.diffusion.io.components import KINDS, MODULES, stem_of
 from plugins.diffusion.io.lora import Lora
 from plugins.diffusion.io.textual_inversion import TextualInversion
 from plugins.diffusion.pipeline import Pipeline, load
@@ -41,8 +41,8 @@ def config(name: str, kind: str) -> Any:
     fields = FAMILIES[name]["configs"][kind]
     if kind in CONTROLS:
         return CONTROLS[kind].config_class.from_json(fields)
-    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
-    return known.get(fields.get("_class_name"), KINDS[kind].architectures[0]).from_json(fields)
+    known = {architecture.architecture: architecture for architecture in KINDS[kind]}
+    return known.get(fields.get("_class_name"), KINDS[kind][0]).from_json(fields)
 
 
 def tensors(kind: str, config: Any) -> dict[str, np.ndarray]:
@@ -69,8 +69,7 @@ def folder(name: str) -> Path:
     for kind in family["configs"].keys() - {"scheduler", "image_encoder"}:
         (place / kind).mkdir(parents=True)
         (place / kind / "config.json").write_text(json.dumps(family["configs"][kind]))
-        stem = STEM if kind in CONTROLS else KINDS[kind].stem
-        safetensors.numpy.save_file(tensors(kind, config(name, kind)), place / kind / f"{stem}.safetensors")
+        safetensors.numpy.save_file(tensors(kind, config(name, kind)), place / kind / f"{stem_of(kind)}.safetensors")
         index |= {} if kind in CONTROLS else {kind: ["diffusers", "x"]}
     for kind, tokenizer in (("text_encoder", "tokenizer"), ("text_encoder_2", "tokenizer_2")):
         if kind in index:
@@ -147,11 +146,8 @@ def arguments(name: str) -> dict[str, Any]:
     """The call of the family in our words."""
     family = FAMILIES[name]
     call = family.get("call", {})
-    options: dict[str, Any] = {
-        "prompts": family.get("prompt", PROMPT),
-        "steps": family.get("steps", 4),
-        "guidance": GUIDANCE,
-    }
+    options: dict[str, Any] = {"prompts": family.get("prompt", PROMPT), "steps": family.get("steps", 4)}
+    options["guidance"] = GUIDANCE
     options |= {key: call[key] for key in ("negative", "strength", "image_guidance") if key in call}
     options |= {key: tuple(call[key]) for key in ("original", "crop") if key in call}
     options |= {"image": picture()} if {"image", "mask"} & call.keys() else {}

@@ -144,9 +144,8 @@ def fixture(name: str) -> dict[str, jax.Array]:
 def assert_near(ours, theirs, err_msg="", **tolerances):
     """`theirs` is an output of a fixture, whole or sampled."""
     ours = np.asarray(ours)
-    np.testing.assert_allclose(
-        ours if ours.ndim == theirs.ndim else drawn.sampled(ours), theirs, err_msg=err_msg, **tolerances
-    )
+    ours = ours if ours.ndim == theirs.ndim else drawn.sampled(ours)
+    np.testing.assert_allclose(ours, theirs, err_msg=err_msg, **tolerances)
 
 
 def nhwc(array: np.ndarray) -> np.ndarray:

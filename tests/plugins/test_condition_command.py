@@ -224,7 +224,7 @@ MISTAKES = {  # words -> a value in the error
     "canny in/a.jpg -o a.png --mask in/b.png": "--mask",
     "canny in -o out --faces 2": "--faces",
     "depth in -o out --landmarks x": "face and holistic",
-    "face in -o out --faces 0": "--faces 0",
+    "face in/a.jpg -o a.png --faces 0": "most is 0",
     "depth in -o out": "--depth",
     "depth in -o out --depth empty --model a": "--model",
     "depth in -o out --inflate --model a": "--inflate",

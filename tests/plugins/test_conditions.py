@@ -25,10 +25,9 @@ BODY = {group.name: group for group in connections.BODY + connections.HEAD}
 
 def test_edges_equal_the_reference():
     image, truth = astronaut.photograph(), astronaut.reference()
-    for l2, name in ((False, "canny_100_200"), (True, "canny_100_200_l2")):
-        edges, mask = canny(image, l2=l2), np.unpackbits(truth[name]).reshape(image.shape[:2])
-        assert edges.dtype == np.float32 and mask.sum() > 7_000
-        np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
+    edges, mask = canny(image), np.unpackbits(truth["canny_100_200"]).reshape(image.shape[:2])
+    assert edges.dtype == np.float32 and mask.sum() > 7_000
+    np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
     counts = [canny(image, *thresholds).sum() for thresholds in ((300, 400), (100, 200), (20, 40), (0, 0))]
     assert counts == sorted(counts) and counts[0] > 0
     for shape in ((1, 1, 3), (1, 7, 3), (33, 17, 3)):
@@ -231,13 +230,11 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
 @pytest.mark.parametrize(("call", "value"), [
     (lambda: canny(IMAGE, low=200, high=100), "200 and 100"),
     (lambda: canny(IMAGE, high=float("nan")), "nan"),
-    (lambda: canny(IMAGE, aperture=4), "aperture 4"),
     (lambda: draw_face(Landmarks(), (8, 8)), "face"),
     (lambda: draw_holistic(Landmarks(), (8, 8)), "landmarks"),
-    (lambda: draw_face(astronaut.face(), (0, 8)), "8x0"),
     (lambda: mirror("pose", IMAGE), "'pose'.* canny, face, holistic, depth"),
     (lambda: conditions.make("pose", IMAGE), "'pose'.* canny, face, holistic, depth"),
-    (lambda: conditions.make("canny", IMAGE, most=2), "'most'.* low, high, aperture, l2"),
+    (lambda: conditions.make("canny", IMAGE, most=2), "'most'.* low, high"),
     (lambda: conditions.make("face", IMAGE, landmarks=astronaut.face(), most=0), "0"),
     (lambda: conditions.make("mask", IMAGE, mask=np.zeros((3, 3), np.float32)), r"\(3, 3\).* \(6, 8\)"),
     (lambda: conditions.make("mask", IMAGE, threshold=1), "threshold 1"),
@@ -337,8 +334,6 @@ def test_an_onnx_model_gives_a_map_of_the_images_size(tmp_path, shape):
     save_model(tmp_path / "mean.onnx", shape, MEAN_OF_CHANNELS)
     image = np.repeat(np.tile(np.linspace(0, 1, 60, dtype=np.float32), (40, 1))[..., None], 3, -1)
     model = OnnxDepth(tmp_path / "mean.onnx", side=42)
-    assert isinstance(model, conditions.DepthModel)
-    assert model.input_size(40, 60) == ((28, 42) if 28 in shape else (42, 56))  # multiples of 14
     depth = model(image)
     assert depth.shape == (40, 60) and depth.dtype == np.float32
     np.testing.assert_allclose(depth[:, 30], np.mean((image[0, 30] - model.mean) / model.std), atol=0.05)

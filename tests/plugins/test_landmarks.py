@@ -111,9 +111,7 @@ def found_boxes(landmarks: Landmarks, size: tuple[int, int]) -> list[tuple[int, 
     ((300, 400), [(0, 100, 40, 40)]),  # cut off by the image itself
 ])  # fmt: skip
 def test_faces_are_found(fake, size, boxes):
-    landmarks = find_faces(astronaut.marked(size, *boxes))
-    assert found_boxes(landmarks, size) == boxes
-    assert found_boxes(landmarks.largest(1), size) == boxes[:1]
+    assert found_boxes(find_faces(astronaut.marked(size, *boxes)), size) == boxes
 
 
 def test_small_faces_are_searched_for_until_there_are_enough(fake):
@@ -127,7 +125,6 @@ def test_small_faces_are_searched_for_until_there_are_enough(fake):
 def test_no_face_is_an_error(fake):
     for size in ((5, 400), (1, 1)):
         refused(ValueError, find_faces, astronaut.marked(size), match="face")
-    refused(ValueError, find_faces, astronaut.marked((1, 1)), 0, match="0 faces")
 
 
 def test_huge_images_are_downscaled(fake, monkeypatch):
@@ -212,13 +209,6 @@ def test_mediapipe_finds_a_face_of_20_px(mediapipe, at):
     left, top, right, bottom = detection.boxes(found)[0] * 512
     assert len(found) == 1 and 16 < right - left < 24
     assert abs((left + right) / 2 - (at[0] + 18)) < 4 and at[1] < top and bottom < at[1] + 48
-
-
-def test_mediapipe_finds_no_face_in_noise(mediapipe):
-    noise = np.random.default_rng(0).random((256, 256, 3)).astype(np.float32)
-    for image in (noise, np.zeros((64, 64, 3), np.float32), np.ones((1, 1, 3), np.float32)):
-        refused(ValueError, find_faces, image, None, match="face")
-    refused(ValueError, lambda: find_holistic(noise), match="person")
 
 
 def test_mediapipe_finds_the_mirrored_landmarks_in_the_mirrored_image(mediapipe):

@@ -77,12 +77,9 @@ def test_a_batch_is_what_the_docstring_says(folder):
 
 
 def test_a_bases_single_file_has_its_tokenizer_beside_it(folder, tmp_path):
-    text = {
-        f"cond_stage_model.transformer.text_model.{key}": array
-        for key, array in networks.stored("text_encoder").items()
-    }
-    file = tmp_path / "base.safetensors"
-    safetensors.numpy.save_file(text, file)
+    file, prefix = tmp_path / "base.safetensors", "cond_stage_model.transformer.text_model."
+    text = networks.stored("text_encoder").items()
+    safetensors.numpy.save_file({f"{prefix}{key}": array for key, array in text}, file)
     missing = r"base\.safetensors.*vocab\.json"
     refused(FileNotFoundError, lambda: config(folder, tokenizer=str(file)).text, match=missing)
     shutil.copytree(folder / "tokenizer", tmp_path / "tokenizer")

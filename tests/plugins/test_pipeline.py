@@ -55,14 +55,6 @@ def test_an_image_depends_on_its_prompt_and_seed_alone(apples):
     assert denoise._cache_size() == before, "numbers of images, prompts, seeds and guidance share one compiled function"
 
 
-def test_a_batch_size_is_compiled_once(apples):
-    alone = diffusion_base()(APPLE, seeds=5, steps=3, batch=3)
-    before = denoise._cache_size()
-    diffusion_base()(APPLE, seeds=[6, 7, 8, 9], steps=3, batch=3)
-    assert denoise._cache_size() == before
-    np.testing.assert_allclose(alone[0], apples[0], atol=1e-4)
-
-
 def test_two_devices_make_the_images_of_one(apples):
     before = denoise._cache_size()
     for seeds, batches in (([5, 6, 7], 2), ([5], 1)):
@@ -185,12 +177,10 @@ IMAGE = np.full((16, 16, 3), 0.5, np.float32)
     ({"seeds": []}, "0 seeds"),
     ({"batch": 0}, "batch=0"),
     ({"batch": 3, "mesh": "two"}, "batch=3.* 2 devices"),
-    ({"mesh": "explicit"}, "axis_types="),
     ({"dtype": "int8"}, "int8"),
 ])  # fmt: skip
 def test_errors_come_before_anything_is_computed(settings, message):
-    meshes = {"two": make_mesh(), "explicit": jax.make_mesh((2,), ("data",))}
-    settings = {"steps": 3, **settings, "mesh": meshes.get(settings.get("mesh"))}
+    settings = {"steps": 3, **settings, "mesh": make_mesh() if "mesh" in settings else None}
     before = denoise._cache_size()
     refused(ValueError, lambda: diffusion_base()(APPLE, **settings), match=message)
     assert denoise._cache_size() == before
@@ -198,7 +188,7 @@ def test_errors_come_before_anything_is_computed(settings, message):
 
 @pytest.mark.parametrize("change, message", [
     ({"unet": unet_config(9, 8)}, "9 channels in, 9 out.* 4"),
-    ({"unet": dataclasses.replace(unet_config(4, 8), in_channels=5)}, "5 in is depth to image"),
+    ({"unet": dataclasses.replace(unet_config(4, 8), in_channels=5)}, r"5 channels in \(depth to image\)"),
     ({"unet": dataclasses.replace(unet_config(4, 8), cross_attention_dim=8)}, "of 8.* 16"),
     ({"text_encoder": dataclasses.replace(TEXT, vocab_size=999)}, "999"),
     ({"vae": dataclasses.replace(VAE, in_channels=1)}, "1 channels"),

@@ -149,8 +149,6 @@ def test_missing_files_are_refused(folder, tmp_path):
     (tmp_path / "index.json").write_text(Path(folder, "index.json").read_text())
     np.save(tmp_path / "images.npy", np.zeros((3, SIZE, SIZE, 3), np.uint8))
     refused(ValueError, lambda: len(CaptionedPictures(tmp_path)), match=r"3 .* 24 ")
-    data = own(folder)
-    refused(ValueError, lambda: data.conditioned(data.example(0)), match="condition is null")
 
 
 @pytest.mark.parametrize(

@@ -118,17 +118,6 @@ def test_the_fewest_steps(name):
         assert out.shape == x.shape and jnp.isfinite(out).all() and jnp.abs(out - x).max() > 1e-4
 
 
-@pytest.mark.parametrize("name", ["ddim", "ddpm", "plms", "euler_karras", "heun", "dpm_sde", "unipc", "flow_euler"])
-def test_image_to_image_with_little_noise_keeps_the_image(name):
-    sampler, schedule = sampler_of(name)
-    image, noise, distance = jnp.full((2, 64), MEAN), samplers.starting_noise(jax.random.key(0), (2, 64)), []
-    for strength in (0.1, 1.0):
-        x = sampler.start(noise, schedule, steps=30, image=image, strength=strength)
-        out = sampler(best(schedule), x, schedule, steps=30, strength=strength, key=jax.random.key(1))
-        distance.append(float(jnp.abs(out - image).mean()))
-    assert distance[0] < 0.97 * distance[1]
-
-
 @pytest.mark.parametrize("name", ["ddpm", "dpm_sde"])
 def test_an_image_depends_on_its_own_key_alone(name):
     sampler = samplers.by_name(name)
@@ -146,17 +135,6 @@ def test_one_key_gives_the_same_images_whatever_the_batch():
     key = jax.random.key(3)
     np.testing.assert_array_equal(samplers.starting_noise(key, (2, 5)), samplers.starting_noise(key, (4, 5))[:2])
     assert jnp.unique(jax.random.key_data(image_keys(key, 64)), axis=0).shape[0] == 64
-
-
-def test_the_number_of_devices_changes_nothing():
-    keys = samplers.keys_of_seeds([1, 2, 3, 4])
-    x = samplers.starting_noise(keys, (4, 4, 4, 2))
-    run = jax.jit(lambda x, keys: samplers.ddpm(wavy, x, SCHEDULE, steps=5, key=keys))
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("data",))
-    split = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
-    two = run(jax.device_put(x, split), jax.device_put(keys, split))
-    assert len(two.sharding.device_set) == 2
-    np.testing.assert_allclose(two, run(x, keys), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["ddim", "ddpm", "plms", "lcm", "heun", "lms", "dpm_3m", "unipc", "flow_euler"])
@@ -202,8 +180,8 @@ def test_steps_and_progress_inside_jit():
         return wavy(x, step)
 
     jax.jit(lambda x: samplers.ddim(model, x, SCHEDULE, steps=4))(jnp.ones((1, 2)))
-    report = lambda index: progress.append(int(index))  # noqa: E731
-    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, progress=report))(jnp.ones((1, 2)))
+    observe = lambda index, x0: jax.debug.callback(lambda i: progress.append(int(i)), index)  # noqa: E731
+    jax.jit(lambda x: samplers.heun(wavy, x, SCHEDULE, steps=5, observe=observe))(jnp.ones((1, 2)))
     jax.effects_barrier()
     assert steps == [(750, 0, 0, 0.25, 0), (500, 1, 0.25, 0.5, 1), (250, 2, 0.5, 0.75, 1), (0, 3, 0.75, 1, 0)]
     assert sorted(progress) == list(range(9))
@@ -239,17 +217,13 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
 
 @pytest.mark.parametrize("call, message", [
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=0), "steps=0"),
-    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=True), "steps=True"),
     (lambda: samplers.euler(wavy, X, SCHEDULE, steps=1001), "steps=1001"),
     (lambda: samplers.lcm(wavy, X, SCHEDULE, steps=51, key=KEY), "steps=51"),
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, eta=2.0), "eta=2.0"),
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, landing="here"), "landing='here'"),
     (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, order=2), "order.*eta, landing"),
     (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5), "key"),
-    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=jnp.zeros(2, jnp.uint32)), "uint32"),
     (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, key=samplers.keys_of_seeds([1, 2, 3])), "2 images"),
-    (lambda: samplers.ddpm(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((4, 2, 3))), "5 calls"),
-    (lambda: samplers.ddim(wavy, X, SCHEDULE, steps=5, noise=jnp.zeros((5, 2, 3))), "noise="),
     (lambda: samplers.dpm.plan(SCHEDULE, 5, order=3, sde=True), "order=3"),
     (lambda: samplers.dpm.plan(SCHEDULE, 5, expansion="euler"), "expansion='euler'"),
     (lambda: samplers.unipc.plan(SCHEDULE, 5, order=0), "order=0"),
@@ -258,10 +232,6 @@ X, KEY = jnp.ones((2, 3)), jax.random.key(0)
     (lambda: samplers.euler.plan(FLOW, 5), "FlowSchedule"),
     (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.0), "strength=0.0"),
     (lambda: samplers.ddim.plan(SCHEDULE, 5, 0.1), "strength=0.1"),
-    (lambda: samplers.ddim.start(X, SCHEDULE, steps=5, strength=0.5), "image="),
-    (lambda: samplers.ddim(lambda x, step: x[:1], X, SCHEDULE, steps=5), r"\(1, 3\).*\(2, 3\)"),
-    (lambda: samplers.keys_of_seeds([-1]), "-1"),
-    (lambda: samplers.keys_of_seeds([]), "seeds"),
     (lambda: samplers.by_name("dpm2m"), "'dpm2m'.*dpm_karras"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):

@@ -10,6 +10,7 @@ import itertools
 import json
 from pathlib import Path
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from plugins.diffusion.samplers.sampler import predict
 from plugins.diffusion.samplers.scheduler_config import CLASSES, from_json, read_schedule, to_json
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, solver_timesteps, spaced_timesteps
 from plugins.diffusion.steering import guide
-from plugins.diffusion.training.losses import add_noise, min_snr_weight, scales, snr, target, training_target
+from plugins.diffusion.training.losses import add_noise, min_snr_weight, snr, target, training_target
 
 DATA = Path(__file__).parents[1] / "data/plugins"
 ARRAYS = np.load(DATA / "schedulers.npz", allow_pickle=False)
@@ -63,10 +64,6 @@ def test_spacings():
     assert np.all(np.diff(solver_timesteps(1000, 999, "leading")) == -1)
     refused(ValueError, solver_timesteps, 1000, 1000, "leading", match="1 to 999")
     assert spaced_timesteps(1000, 1, "linspace").tolist() == [999]
-    for space in (schedules.karras_sigmas, schedules.exponential_sigmas):
-        sigmas = space(10.0, 0.1, 7)
-        np.testing.assert_allclose(sigmas[[0, -1]], [10, 0.1])
-        assert (np.diff(sigmas) < 0).all()
 
 
 def test_noisy_samples_and_velocities():
@@ -99,15 +96,6 @@ def test_every_prediction_gives_x0_and_eps(kinds, alpha):
         np.testing.assert_allclose(target(other, prediction.x0, prediction.eps, alpha, sigma), expected, atol=3e-6)
 
 
-@pytest.mark.parametrize("kind", ["epsilon", "v_prediction", "sample"])
-def test_the_training_target_is_the_samplers_prediction(kind):
-    schedule = Schedule(prediction_type=kind)
-    output, x = training_target(schedule, X0, EPS, T), add_noise(schedule, X0, EPS, T)
-    prediction = predict(kind, output, x, *scales(schedule, T, x.ndim))
-    np.testing.assert_allclose(prediction.x0, X0, atol=5e-5)
-    np.testing.assert_allclose(prediction.eps, EPS, atol=5e-4)
-
-
 def test_guidance():
     data = np.load(DATA / "cfg_io.npz", allow_pickle=False)
     uncond, cond, scale = jnp.asarray(data["uncond"]), jnp.asarray(data["cond"]), float(data["scale"])
@@ -120,12 +108,7 @@ ONES = jnp.ones(2)
 
 
 @pytest.mark.parametrize("call, message", [
-    (lambda: guide(ONES, ONES, 7.5, 1.5), "1.5"),
     (lambda: predict("noise", ONES, ONES, ONES, ONES), "noise"),
-    (lambda: target("score", ONES, ONES, ONES, ONES), "score"),
-    (lambda: min_snr_weight(ONES, "flow"), "flow"),
-    (lambda: min_snr_weight(ONES, "epsilon", 0.0), "gamma=0.0"),
-    (lambda: spaced_timesteps(1000, 0, "leading"), "steps=0"),
     (lambda: spaced_timesteps(1000, 1000, "leading", 1), "timestep 1000"),
 ])  # fmt: skip
 def test_bad_arguments(call, message):
@@ -144,7 +127,7 @@ def recorded(name: str) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_recorded_run(name):
+def test_recorded_run(name, monkeypatch):
     run, arrays = RUNS[name], recorded(name)
     sampler, schedule = from_json({"_class_name": run["cls"], **run["config"]})
     plan = sampler.plan(schedule, run["steps"], **run["step_kw"])
@@ -154,12 +137,11 @@ def test_recorded_run(name):
     if "sigmas" in arrays:
         assert plan.sigmas is not None
         np.testing.assert_allclose(plan.sigmas, arrays["sigmas"], rtol=2e-5)
-    start, noise = arrays["start"], None
-    if "noise" in arrays:  # the reference draws nothing at a last step without noise; ours has a draw for each call
-        missing = len(plan.timesteps) - len(arrays["noise"])
-        noise = jnp.concatenate([arrays["noise"], np.zeros((missing, *start.shape), np.float32)])
-    settings = {"steps": run["steps"], "noise": noise, "trajectory": True, **run["step_kw"]}
-    final, samples = sampler(MODELS[run["model"]], jnp.asarray(start), schedule, **settings)
+    # The reference draws nothing at a last step without noise: an index past the end gives the last draw, times 0.
+    drawn = jnp.asarray(arrays.get("noise", 0))
+    monkeypatch.setattr("plugins.diffusion.samplers.sampler._normal", lambda keys, draw, shape: drawn[draw - 1])
+    settings = {"steps": run["steps"], "trajectory": True, "key": jax.random.key(0), **run["step_kw"]}
+    final, samples = sampler(MODELS[run["model"]], jnp.asarray(arrays["start"]), schedule, **settings)
     np.testing.assert_allclose(samples.reshape(len(samples), -1)[:, ::7], arrays["traj"], atol=6e-5)
     np.testing.assert_array_equal(final, samples[-1])
 
@@ -212,11 +194,8 @@ def test_a_missing_key_has_the_default_of_its_class():
     ({"prediction_type": "flow_prediction"}, "flow_prediction"),
     ({"timestep_spacing": "even"}, "timestep_spacing"),
     ({"beta_start": "0.1"}, "beta_start"),
-    ({"beta_start": 0.0}, "beta"),
-    ({"clip_sample": 1}, "clip_sample"),
     ({"trained_betas": [0.1, "x"]}, "trained_betas"),
     ({"rescale_betas_zero_snr": True}, "rescale_betas_zero_snr"),
-    ({"num_train_timesteps": 1}, "num_train_timesteps"),
     ({"use_karras_sigmas": True, "use_exponential_sigmas": True}, "use_karras_sigmas"),
 ])  # fmt: skip
 def test_unsupported_files_are_refused(change, message):

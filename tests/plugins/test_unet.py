@@ -137,16 +137,11 @@ def test_bfloat16_all_the_way(small):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"x": jnp.zeros((2, 5, 7, 4))}, "(2, 5, 7, 4)"),
-    ({"t": jnp.zeros(3)}, "(3,)"),
-    ({"context": jnp.zeros((2, 4, 7))}, "(2, 4, 7)"),
-    ({"context": jnp.zeros((1, 4, 6))}, "(1, 4, 6)"),
-    ({"level_features": [jnp.zeros((2, 5, 7, 8))]}, "level_features holds 1"),
+    ({"level_features": [jnp.zeros((2, 5, 7, 8))]}, "1 level_features"),
     ({"level_features": [None, jnp.zeros((2, 2, 4, 12))]}, "level_features[1] has shape (2, 2, 4, 12)"),
-    ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3}, "skip_residuals holds 3"),
+    ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3}, "3 skip_residuals"),
     ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 4}, "skip_residuals[2]"),
     ({"mid_residual": jnp.zeros((2, 3, 4, 8))}, "mid_residual has shape (2, 3, 4, 8)"),
-    ({"remat": True, "tap": lambda name, value: value}, "remat"),
 ])  # fmt: skip
 def test_inputs_that_do_not_fit(small, change, message):
     call, params, inputs = small
@@ -187,17 +182,14 @@ def test_old_files_omit_keys():
     ("unet", {"attention_head_dim": 7}, "attention_head_dim is 7"),
     ("unet", {"norm_num_groups": 5}, "norm_num_groups"),
     ("unet", {"layers_per_block": [1, 2, 2, 2.5]}, "layers_per_block"),
-    ("unet", {"in_channels": 0}, "in_channels is 0"),
     ("vae", {"use_quant_conv": False}, "use_quant_conv.*True"),
     ("vae", {"down_block_types": ["AttnDownEncoderBlock2D"]}, "down_block_types.*'DownEncoderBlock2D'"),
     ("vae", {"_class_name": "AsymmetricAutoencoderKL"}, "AutoencoderKL"),
-    ("vae", {"scaling_factor": 0.0}, "scaling_factor"),
     ("vae", {"norm_num_groups": 32}, "norm_num_groups"),
     ("text_encoder", {"hidden_act": "gelu_new"}, "hidden_act"),
     ("text_encoder", {"model_type": "t5"}, "model_type is 't5'"),
     ("text_encoder", {"architectures": ["T5EncoderModel"]}, r"\['T5EncoderModel'\]"),
     ("text_encoder", {"num_attention_heads": 5}, "num_attention_heads"),
-    ("text_encoder", {"num_hidden_layers": 0}, "num_hidden_layers is 0"),
 ])  # fmt: skip
 def test_other_configurations_are_refused(name, change, message):
     refused(ValueError, CONFIGS[name].from_json, stored_json(name) | change, match=message)

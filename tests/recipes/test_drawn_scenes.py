@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from refusal import refused
 
-from common.training.task import IDS, Batches
+from common.training.task import IDS
 from film.data.augment import CELL
 from recipes.film_small import drawn_scenes
 from recipes.film_small.drawn_scenes import DrawnScenes
@@ -76,7 +76,6 @@ def test_flows_are_shares_of_a_motion_and_some_pixels_are_seen_by_one_frame_alon
 @pytest.mark.long
 def test_a_batch_is_a_function_of_seed_and_position(folder, drawn):
     batches = DrawnScenes(folder, **PLAIN).batches(3)
-    assert isinstance(batches, Batches)
     batches.set_state({"position": 1})
     again = jax.device_get(next(batches))
     assert batches.get_state() == {"position": 2}

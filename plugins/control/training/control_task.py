@@ -3,10 +3,8 @@
     condition -> control network -> features or residuals -.
     image, t, noise -> x_t -----------------------> UNet(x_t, t, text states) -> loss against noise, v or x_0
 
-Only the control network learns. The base brings UNet, text encoder, autoencoder and schedule; gradients pass through
-its activations, because features enter at the encoder, so `remat` is the way to save memory. Timesteps are drawn as a
-base's (`spread_timesteps`), by default cubic: most at the noisy end, where the layout is decided and a control has most
-effect.
+Only the control network learns, but gradients pass through the base's activations, because features enter at the
+encoder: `remat` saves memory. Timesteps are drawn by default cubic: most at the noisy end, where the layout is decided.
 
 The loss hardly shows whether a control works, because all but the layout is as hard to predict with a condition as
 without: look at the fidelity (`plugins/evaluation/control_fidelity.py`).
@@ -44,19 +42,15 @@ from plugins.diffusion.samplers.schedules import Schedule
 from plugins.diffusion.training.denoising_task import Denoised, DenoisingTask, cast, write_metadata
 from plugins.diffusion.training.losses import Denoising
 
-KINDS: dict[str, type[ControlNetwork]] = {
-    "mediapipe": MediaPipePlugin,
-    "controlnet": ControlNet,
-    "t2i_adapter": T2IAdapter,
-}
+Kind = type[ControlNetwork]
+KINDS: dict[str, Kind] = {"mediapipe": MediaPipePlugin, "controlnet": ControlNet, "t2i_adapter": T2IAdapter}
 
 
 @dataclasses.dataclass(frozen=True)
 class ControlSheet:
-    """The image summary, on the first `rows` conditions of a batch; `steps` and `guidance` as a pipeline's.
-
-    Columns: the condition; the output without control; with it; with the next example's condition, whose layout the
-    output should then have. Prompts are the batch's captions."""
+    """The image summary, on the first `rows` conditions of a batch, with its captions as prompts. Columns: the
+    condition; the output without control; with it; with the next example's condition, whose layout it should then
+    have."""
 
     rows: int = 4
     steps: int = 20
@@ -70,14 +64,10 @@ class ControlSheet:
         if rows == 0 or "tokens" not in batch:
             return {}
         prompts = [pipeline.base.texts[0][2].decode(ids) for ids in np.asarray(batch["tokens"][:rows])]
-        conditions = np.asarray(batch["condition"][:rows], np.float32)
-        columns = {
-            "condition": conditions,
-            "without": draw(pipeline, prompts, None, conditions, self),
-            "with": draw(pipeline, prompts, network, conditions, self),
-            "wrong": draw(pipeline, prompts, network, np.roll(conditions, -1, 0), self),
-        }
-        return {"samples": column_sheet(columns, rows)}
+        own = np.asarray(batch["condition"][:rows], np.float32)
+        drawn = {"without": (None, own), "with": (network, own), "wrong": (network, np.roll(own, -1, 0))}
+        columns = {name: draw(pipeline, prompts, under, shown, self) for name, (under, shown) in drawn.items()}
+        return {"samples": column_sheet({"condition": own, **columns}, rows)}
 
 
 def column_sheet(columns: Mapping[str, Float[np.ndarray, "_ h w 3"]], rows: int) -> Float[np.ndarray, "h2 w2 3"]:

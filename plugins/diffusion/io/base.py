@@ -1,8 +1,7 @@
 """A whole base from the files that people have: a diffusers folder, or a single file of Stable Diffusion.
 
-`Base` is everything except the weights: three architectures, a tokenizer, a noise schedule and a sampler. It is small
-and read from headers, so requests are checked and `plugins info` answers before gigabytes are read. Components have to
-fit one another:
+`Base` is everything except the weights: architectures, tokenizers, a noise schedule and a sampler, read from headers,
+so that requests are checked and `plugins info` answers before gigabytes are read. Components have to fit one another:
 
     tokenizer --ids--> text encoder --states--> UNet --latents--> VAE --> image
 
@@ -18,8 +17,6 @@ A base without a VAE works on pixels: its "latents" are images in [-1, 1].
 | unet, vae, text_encoder, text_encoder_2 | NAME/config.json and weights | tensors; their shapes give architectures |
 | tokenizer, tokenizer_2 | tokenizer/, tokenizer_2/ | not in it: given, or beside the file |
 | schedule, sampler | scheduler/scheduler_config.json | not in it: beside the file, or those of SD 1.5 |
-
-The package ships bases as `plugins/weights/NAME/`, diffusers folders with a `model_index.json`.
 """
 
 import dataclasses
@@ -60,7 +57,7 @@ IGNORED = ("safety_checker", "feature_extractor", "image_encoder")
 OPEN_CLIP_PAD = "!"
 RGB = 3
 TEXT_TO_IMAGE, INPAINTING, EDITING = "images of text", "inpainting", "editing"
-OTHER_CHANNELS = {5: "depth to image", 7: "an upscaler"}  # of UNets that have no pipeline here
+OTHER_CHANNELS = {5: " (depth to image)", 7: " (an upscaler)"}  # of UNets that have no pipeline here
 PIPELINES = {  # diffusers' class, for SD 1.x and 2.x, and for SDXL
     TEXT_TO_IMAGE: ("StableDiffusionPipeline", "StableDiffusionXLPipeline"),
     INPAINTING: ("StableDiffusionInpaintPipeline", "StableDiffusionXLInpaintPipeline"),
@@ -91,26 +88,26 @@ class Base:
     def __post_init__(self):
         unet, channels = self.unet, self.channels
         if unet.in_channels not in tasks(channels) or unet.out_channels != channels:
-            found = f"{unet.in_channels} channels in, {unet.out_channels} out"
-            known = OTHER_CHANNELS.get(unet.in_channels)
-            known = f" ({unet.in_channels} in is {known})" if known else ""
+            known = OTHER_CHANNELS.get(unet.in_channels, "")
+            found = f"{unet.in_channels} channels in{known}, {unet.out_channels} out, the latents {channels}"
             supported = " or ".join(f"{number} in ({task})" for number, task in tasks(channels).items())
-            raise ValueError(f"the unet has {found}{known}, the latents {channels}; supported is {supported}")
+            raise ValueError(f"the unet has {found}; supported is {supported}")
         if not self.texts:
             raise ValueError("the base has no text encoder with its tokenizer; take both from one base")
-        width = sum(config.hidden_size for _, config, _ in self.texts)
+        width, last = sum(config.hidden_size for _, config, _ in self.texts), self.texts[-1][1]
+        problems = []
         if unet.cross_attention_dim != width:
-            found = f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder's have {width}"
-            raise ValueError(f"{found}; take both from one base")
+            problems.append(f"the unet reads text states of {unet.cross_attention_dim}, the text_encoder has {width}")
         for kind, config, tokenizer in self.texts:
-            if (last := max(tokenizer.tokens)) >= config.vocab_size:
-                found = f"the tokenizer's ids go up to {last}, the {kind} has {config.vocab_size} tokens"
-                raise ValueError(f"{found}; take both from one base")
+            if (largest := max(tokenizer.tokens)) >= config.vocab_size:
+                found = f"the tokenizer's ids go up to {largest}"
+                problems.append(f"{found}, the {kind} has {config.vocab_size} tokens")
         if unet.addition_embed_type is not None and self.sizes not in (5, 6):
-            last = self.texts[-1][1]
             found = f"pooled text of {last.projection_dim}" if last.projected else "a text encoder without projection"
             read = f"pooled text and sizes, {unet.projection_class_embeddings_input_dim} wide"
-            raise ValueError(f"the unet reads {read}, the base has {found}; take both from one base")
+            problems.append(f"the unet reads {read}, the base has {found}")
+        if problems:
+            raise ValueError(f"{'; '.join(problems)}; take both from one base")
         if self.vae is not None and not self.vae.in_channels == self.vae.out_channels == RGB:
             raise ValueError(f"the vae works on {self.vae.in_channels} channels; only RGB is supported")
 
@@ -185,9 +182,9 @@ def read_base(
     """A base without its weights, from a shipped name, a diffusers folder, a file or an address; None: the default.
 
     `tokenizer`, a folder or OpenAI's list of merges (.gz), replaces the base's own; `prediction`, the UNet's prediction
-    type, the scheduler's (a single file of 2.x requires it). `variant` is "fp16" for that variant of a folder's files.
-    `vae`, a folder or a file, replaces the base's autoencoder, as TAESD does; each may be an address. Raises
-    FileNotFoundError, ValueError, and as `Shipped.find`."""
+    type, the scheduler's (a single file of 2.x requires it); `vae`, a folder or a file, the base's autoencoder, as
+    TAESD does. `variant` is "fp16" for that variant of a folder's files. Raises FileNotFoundError, ValueError, and as
+    `Shipped.find`."""
     path = BASES.find(name_or_path, variant=variant)
     index = _index(path) if path.is_dir() else {}
     own = {} if vae is None else {"vae": local(vae)}
@@ -225,8 +222,7 @@ def load_networks(files: BaseFiles, dtype: Any = jnp.float32) -> dict[str, Any]:
 def _index(folder: Path) -> dict[str, Any]:
     """A folder's model_index.json, without components that are null."""
     if not (folder / INDEX).is_file():
-        found = listing(folder)
-        raise FileNotFoundError(f"{folder}: expected {INDEX} of a diffusers pipeline, found {found}; name another")
+        raise FileNotFoundError(f"{folder}: no {INDEX} of a diffusers pipeline, but {listing(folder)}; name another")
     fields = read_json(folder / INDEX)
     listed = {key for key, value in fields.items() if isinstance(value, list) and any(value)}
     pairs = [pair for pair in TEXT if set(pair) <= listed]
@@ -234,9 +230,8 @@ def _index(folder: Path) -> dict[str, Any]:
     missing = [name for name in (*REQUIRED, *(() if pairs else TEXT[0])) if name not in listed]
     if other or missing:
         what = f"with {', '.join(other)}" if other else f"without {', '.join(missing)}"
-        expected = "a pipeline of Stable Diffusion 1.x, 2.x or XL"
-        found = f"{fields.get('_class_name')} {what}"
-        raise ValueError(f"{folder / INDEX}: expected {expected}, found {found}; name another folder")
+        expected = f"expected a pipeline of Stable Diffusion 1.x, 2.x or XL, found {fields.get('_class_name')} {what}"
+        raise ValueError(f"{folder / INDEX}: {expected}; name another folder")
     return {key: value for key, value in fields.items() if not isinstance(value, list) or any(value)}
 
 
@@ -288,8 +283,7 @@ def _tokenizer(path: Path, given: str | Path | None, name: str, text_encoder: Te
 
 
 def read_tokenizer(name_or_path: str | Path | None = None) -> Tokenizer:
-    """The tokenizer alone, of a base's first text encoder, or from a folder of its own; arguments and errors as
-    `read_base`."""
+    """The tokenizer of a base's first text encoder, or from a folder of its own; errors as `read_base`."""
     path = BASES.find(name_or_path)
     if path.is_dir():
         return Tokenizer.from_folder(path)

@@ -5,14 +5,13 @@
     vae = load_vae("v1-5-pruned-emaonly.safetensors", "bfloat16")   # or a single file, in LDM names
     save_component("out/unet", unet, dtype="float16")         # a folder that diffusers and transformers read
 
-Stages: open the weights (`tensor_files.py`), read the architecture from config.json or infer it from a single file's
-shapes (`single_file.py`), rename the tensors and fill the network with them one by one (`porting.py`). Nothing is
-downloaded, no pickle is opened, and a file that does not fit is refused with a list of all tensors that do not. Memory:
-the network's own size and one tensor.
+The architecture comes from config.json, or is inferred from a single file's shapes (`single_file.py`); tensors are
+renamed (`porting.py`) and fill the network one by one, so memory is the network's own size and one tensor. No pickle is
+opened, and a file that does not fit is refused with a list of all tensors that do not.
 
-A written folder holds config.json and diffusion_pytorch_model.safetensors (model.safetensors for a text encoder) in
-their names and layouts. A text encoder's tensors get the prefix `text_model.`: transformers 4 silently re-initialises
-every weight without it, transformers 5 reads both. The header holds the one entry that they need, `format: pt`.
+A written folder has diffusers' and transformers' names and layouts. A text encoder's tensors get the prefix
+`text_model.`: transformers 4 silently re-initialises every weight without it, transformers 5 reads both. The header
+holds the one entry that they need, `format: pt`.
 """
 
 import json
@@ -38,16 +37,7 @@ from plugins.diffusion.networks.vae import Autoencoder, AutoencoderKL, VAEConfig
 
 CONFIG = "config.json"
 TEXT_PREFIX = "text_model."
-
-
 STEM = "diffusion_pytorch_model"  # of the weights' file names in folders of diffusers
-
-
-class Kind(NamedTuple):
-    """One of the networks of a base."""
-
-    stem: str
-    architectures: tuple[type[JsonConfig], ...]  # that it may have, the usual one first
 
 
 MODULES: dict[type, type] = {  # architecture -> network
@@ -56,12 +46,17 @@ MODULES: dict[type, type] = {  # architecture -> network
     TinyVAEConfig: AutoencoderTiny,
     TextConfig: TextEncoder,
 }
-KINDS = {
-    "unet": Kind(STEM, (UNetConfig,)),
-    "vae": Kind(STEM, (VAEConfig, TinyVAEConfig)),
-    "text_encoder": Kind("model", (TextConfig,)),
-    "text_encoder_2": Kind("model", (TextConfig,)),  # SDXL's
+KINDS: dict[str, tuple[type[JsonConfig], ...]] = {  # networks of a base, and architectures, the usual one first
+    "unet": (UNetConfig,),
+    "vae": (VAEConfig, TinyVAEConfig),
+    "text_encoder": (TextConfig,),
+    "text_encoder_2": (TextConfig,),  # SDXL's
 }
+
+
+def stem_of(kind: str) -> str:
+    """Of the weights' file names in folders of diffusers and transformers."""
+    return "model" if kind.startswith("text_encoder") else STEM
 
 
 class Component(NamedTuple):
@@ -98,38 +93,25 @@ def load_text_encoder(source: str | Path, dtype: Any = jnp.float32, **options: A
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """CLIP's tokenizer from a pipeline's folder or its own (vocab.json and merges.txt); no single file has one."""
-    if Path(folder).is_file():
-        raise NotADirectoryError(f"{folder}: expected a folder with vocab.json and merges.txt, found a file; name one")
     return Tokenizer.from_folder(folder)
 
 
 def load_component(
-    kind: str,
-    source: str | Path,
-    dtype: Any = jnp.float32,
-    *,
-    config: Any = None,
-    variant: str | None = None,
-    xl: bool = False,
+    kind: str, source: str | Path, dtype: Any = jnp.float32, *, variant: str | None = None, xl: bool = False
 ) -> Any:
     """A network, one of `KINDS`, from a folder or a single file, its parameters as `dtype`.
 
     `source` is a diffusers folder (a pipeline's or the network's own); one safetensors file with a config.json beside
-    it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `config` replaces the source's architecture.
-    `variant` is "fp16" for that variant of the file; None for full precision, or the variant there is. `xl`: a file of
-    an autoencoder alone, without a config.json, is SDXL's; its shapes do not say so. Raises FileNotFoundError and
-    ValueError."""
-    if kind not in KINDS:
-        raise ValueError(f"kind {kind!r} is not known; choose one of {', '.join(KINDS)}")
+    it; or a single file of Stable Diffusion 1.x, 2.x or XL in LDM names. `variant` is "fp16" for that variant of the
+    file; None for full precision, or the variant there is. `xl`: a file of an autoencoder alone, without a config.json,
+    is SDXL's; its shapes do not say so. Raises FileNotFoundError and ValueError."""
     dtype, path = dtype_name(dtype), Path(source)
-    component = read_component(kind, path, config=config, variant=variant, xl=xl)
+    component = read_component(kind, path, variant=variant, xl=xl)
     with about(path):
         return fill(MODULES[type(component.config)], component.config, component.tensors, dtype)
 
 
-def read_component(
-    kind: str, path: Path, *, config: Any = None, variant: str | None = None, xl: bool = False
-) -> Component:
+def read_component(kind: str, path: Path, *, variant: str | None = None, xl: bool = False) -> Component:
     """A network's architecture and tensors, without reading weights; arguments and errors as `load_component`."""
     with about(path):
         if path.is_dir():
@@ -137,37 +119,32 @@ def read_component(
             if folder is None:
                 found = listing(path)
                 raise FileNotFoundError(f"{path}: expected {CONFIG} or {kind}/{CONFIG}, found {found}; name another")
-            config = config or _read_config(kind, folder / CONFIG)
-            stored = TensorFiles(*find_weights(folder, KINDS[kind].stem, variant))
+            config = _read_config(kind, folder / CONFIG)
+            stored = TensorFiles(*find_weights(folder, stem_of(kind), variant))
             return Component(config, Renamed(stored, from_folder(config, stored)))
-        if variant is not None:
-            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
-        stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind].architectures[0]
+        stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind][0]
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:
             tensors = Renamed(stored, single_file.from_single_file(kind, stored, prefix))
-            if config is None:
-                own = read_json(beside) if not prefix and beside.is_file() else {}
-                if own.get("_class_name") != usual.architecture:
-                    alone = single_file.prefix_of("unet", stored) is None
-                    xl = (xl and alone) or any(key.startswith(single_file.XL) for key in stored)
-                    own = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
-                config = usual.from_json(own)
-            return Component(config, tensors)
-        if config is None and not beside.is_file():
+            fields = read_json(beside) if not prefix and beside.is_file() else {}
+            if fields.get("_class_name") != usual.architecture:
+                alone = single_file.prefix_of("unet", stored) is None
+                xl = (xl and alone) or any(key.startswith(single_file.XL) for key in stored)
+                fields = single_file.infer_config(kind, tensors.shapes, prefix, xl=xl)
+            return Component(usual.from_json(fields), tensors)
+        if not beside.is_file():
             heads = sorted({".".join(key.split(".")[:2]) for key in stored})
             found = ", ".join(heads[:4]) + (f" and {len(heads) - 4} more" if len(heads) > 4 else "")
             expected = f"tensors called {' or '.join(single_file.PREFIXES[kind])}* or a {CONFIG} beside the file"
-            found = f"tensors called {found or 'nothing'}"
-            raise ValueError(f"expected {expected}, found {found}; name a file that holds the {kind}")
-        config = config or _read_config(kind, beside)
+            raise ValueError(f"expected {expected}, found {found or 'nothing'}; name a file that holds the {kind}")
+        config = _read_config(kind, beside)
         return Component(config, Renamed(stored, from_folder(config, stored)))
 
 
 def _read_config(kind: str, path: Path) -> Any:
     """The architecture of a config.json; diffusers, transformers and some others name its class by different keys."""
     fields = read_json(path)
-    known = {architecture.architecture: architecture for architecture in KINDS[kind].architectures}
+    known = {architecture.architecture: architecture for architecture in KINDS[kind]}
     listed = fields.get("architectures")
     several = ", ".join(map(str, listed)) if isinstance(listed, list) else listed
     found = str(fields.get("_class_name") or several or fields.get("model_type"))
@@ -185,20 +162,14 @@ def save_component(
 
     `config` replaces `module.config`, `dtype` is of the stored floats. Other files in the folder stay; `overwrite`
     replaces config.json and the weights. Raises FileExistsError if one of the two exists, or an index of shards, which
-    readers would prefer; ValueError for another network, or values that are not finite in `dtype`."""
-    architecture = next((config for config, network in MODULES.items() if network is type(module)), None)
-    kind = next((kind for kind, known in KINDS.items() if architecture in known.architectures), None)
-    if kind is None:
-        known = ", ".join(known.__name__ for known in MODULES.values())
-        raise ValueError(f"{type(module).__name__} has no folder format here; supported are {known}")
-    fields, dtype, prefix = (config or module.config).to_json(), dtype_name(dtype), ""
-    if kind == "text_encoder":
-        fields, prefix = {**fields, "torch_dtype": dtype}, TEXT_PREFIX
-    weights = Path(folder) / f"{KINDS[kind].stem}.safetensors"
+    readers would prefer; ValueError for values that are not finite in `dtype`."""
+    text, fields, dtype = isinstance(module, TextEncoder), (config or module.config).to_json(), dtype_name(dtype)
+    fields |= {"torch_dtype": dtype} if text else {}
+    weights = Path(folder) / f"{stem_of('text_encoder' if text else '')}.safetensors"
 
     def tensors() -> dict[str, np.ndarray]:
         named = state_dict(module, dtype).items()
-        return {name if name.startswith("text_projection") else prefix + name: value for name, value in named}
+        return {TEXT_PREFIX * (text and "text_projection" not in name) + name: value for name, value in named}
 
     return write_network(weights, fields, tensors, overwrite)
 
@@ -206,9 +177,8 @@ def save_component(
 def write_network(
     weights: Path, fields: Mapping[str, Any], tensors: Callable[[], dict[str, np.ndarray]], overwrite: bool
 ) -> Path:
-    """Write config.json with `fields` and beside it `weights`, both or none; returns the latter.
-
-    `tensors` is called after it is known that both may be written. Raises FileExistsError."""
+    """Write config.json with `fields` and beside it `weights`, both or none; returns the latter. `tensors` is called
+    when it is known that both may be written. Raises FileExistsError."""
     if indices := sorted(weights.parent.glob(f"{weights.name}.index*.json")):
         raise FileExistsError(f"{indices[0]} leads readers to other weights than these; give another folder")
     config = weights.parent / CONFIG

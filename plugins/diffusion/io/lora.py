@@ -4,8 +4,7 @@ A file holds, for some linear maps and convolutions W, two thin matrices and a n
 
     W' = W + weight * alpha / r * up @ down            down: r inputs [k k], up: outputs r [1 1]
 
-Shapes, names and speed of the network stay, so control plugins work on it as before. `merge` makes new parameters and
-leaves the base's unchanged. Several LoRAs add up.
+Shapes, names and speed of the network stay, so control plugins work on it as before; several LoRAs add up.
 
 | writer | names in the file | alpha |
 | --- | --- | --- |
@@ -16,8 +15,7 @@ leaves the base's unchanged. Several LoRAs add up.
 | older diffusers | `[unet.]....attn1.processor.to_out_lora.down.weight`, `....lora.down.weight` | a tensor, or none |
 
 Without an alpha it is r; a file of PEFT itself is refused without its adapter_config.json. Underscores for dots cannot
-be undone ("to_out_0"), so a file's names are not parsed: every name that a weight may have in a file is made from the
-model's own names, and looked up.
+be undone ("to_out_0"), so every name that a weight may have in a file is made from the model's own, and looked up.
 """
 
 import dataclasses
@@ -50,21 +48,9 @@ PREFIXES: dict[str, Part] = {
     "lora_te2_": "text_encoder_2",
     **{f"{part}.": part for part in PARTS},
 }
-ROLES = {  # the longer endings first, where one ends in the other
-    ".lora_linear_layer.down.weight": "down",
-    ".lora_linear_layer.up.weight": "up",
-    ".lora_linear_layer.alpha": "alpha",
-    ".lora.down.weight": "down",
-    ".lora.up.weight": "up",
-    ".lora.alpha": "alpha",
-    ".lora_down.weight": "down",
-    ".lora_up.weight": "up",
-    ".lora_A.weight": "down",
-    ".lora_B.weight": "up",
-    ".down.weight": "down",  # after a name that ends in _lora
-    ".up.weight": "up",
-    ".alpha": "alpha",
-}
+# The end of a tensor's name; the last form follows a name that ends in _lora.
+ROLE = re.compile(r"\.lora_(down|up|A|B)\.weight$|(?:\.lora_linear_layer|\.lora)?\.(?:(down|up)\.weight|(alpha))$")
+ROLES = {"A": "down", "B": "up"}
 REFUSED = {  # names of unsupported kinds of file
     r"\.hada_": "a LoHa (products of pairs of matrices)",
     r"\.lokr_": "a LoKr (Kronecker products)",
@@ -87,21 +73,21 @@ def split_key(key: str) -> tuple[Part, str, str]:
     for pattern, kind in REFUSED.items():
         if re.search(pattern, key):
             raise ValueError(f"{key} makes it {kind}; {SUPPORTED}")
-    role = next((ending for ending in ROLES if key.endswith(ending)), None)
-    if role is None:
-        raise ValueError(f"{key} is no tensor of a LoRA; known endings are {', '.join(ROLES)}")
-    stem = key.removesuffix(role).removeprefix(PEFT)
+    match = ROLE.search(key)
+    if match is None:
+        raise ValueError(f"{key} is no tensor of a LoRA; known are lora_down and lora_up, or lora_A and lora_B")
+    stem, name = key[: match.start()].removeprefix(PEFT), match[1] or match[2] or match[3]
+    role = ROLES.get(name, name)
     for prefix, part in PREFIXES.items():
         if stem.startswith(prefix):
-            return part, stem.removeprefix(prefix), ROLES[role]
+            return part, stem.removeprefix(prefix), role
     part = "text_encoder" if stem.startswith(("text_model.", "encoder.")) else "unet"  # files of one network
-    return part, stem, ROLES[role]
+    return part, stem, role
 
 
 def aliases(name: str, part: Part, layers: int = 2) -> list[str]:
-    """All names of one weight in files, from diffusers' (`mid_block.attentions.0.proj_in`) or transformers'.
-
-    `layers`: residual blocks of a level of the UNet's down path."""
+    """All names of one weight in files, from diffusers' or transformers'; `layers`: residual blocks of a level of the
+    UNet."""
     olds, pattern, joint = (OLD_UNET, r"\.attn\d", ".processor.") if part == "unet" else (OLD_TEXT, r"\.self_attn", ".")
     names = [name, *(ldm_names(name, layers) if part == "unet" else ())]
     for new, old in olds.items():
@@ -116,7 +102,6 @@ class PeftConfig:
     """PEFT's configuration, the JSON `text` of `where`. Raises ValueError for no object, or an unsupported method."""
 
     def __init__(self, text: str | bytes, where: str):
-        self.where = where
         self.options = parse_json(text, where, dict)
         for option in ("use_dora", "use_qalora", "fan_in_fan_out", "lora_bias"):
             if found := [key for key in self.options if key.split(".")[-1] == option and self.options[key]]:
@@ -130,12 +115,7 @@ class PeftConfig:
 
         alpha = rank if option("lora_alpha") is None else option("lora_alpha")
         for pattern, own in (option("alpha_pattern") or {}).items():
-            try:
-                matches = re.match(rf"(.*\.)?({pattern})$", name)  # PEFT's rule: a whole name, or its end after a dot
-            except re.error as error:
-                wrong = f"alpha_pattern {pattern!r} is no regular expression: {error}"
-                raise ValueError(f"{self.where}: {wrong}") from error
-            if matches:
+            if re.match(rf"(.*\.)?({pattern})$", name):  # PEFT's rule: a whole name, or its end after a dot
                 alpha = own
                 break
         return float(alpha) / (math.sqrt(rank) if option("use_rslora") else rank)  # rsLoRA: Kalajdzievski, 2023
@@ -166,9 +146,7 @@ class Lora:
     @classmethod
     def load(cls, path: str | Path) -> "Lora":
         """From a safetensors file in any of the module's formats, a folder that has one, or an address of either.
-
-        Raises ValueError that lists all tensors that make no pairs, or for a folder with none or several; and as
-        `common.weights.remote.local`."""
+        Raises as `common.weights.remote.local`, and ValueError that lists all tensors that make no pairs."""
         file = local(path)
         if file.is_dir():
             files = sorted(file.glob("*.safetensors"))
@@ -192,9 +170,9 @@ class Lora:
 def merge(params: Mapping[Any, Any], loras: Sequence[tuple[Lora, float]], *, part: Part | None = None) -> dict:
     """New parameters of the same types with each LoRA added, times its weight: 1 is full strength, negative is allowed.
 
-    `params` is the pure nested dict of a UNet or a text encoder, `part` says which (None: inferred); it is not changed,
-    and leaves that no LoRA touches are shared. Sums are float32. Raises ValueError that lists every name that is not in
-    the network, and every shape that differs from its weight's."""
+    `params`, the pure nested dict of a UNet or a text encoder (`part`; None: inferred), is not changed, and leaves that
+    no LoRA touches are shared. Sums are float32. Raises ValueError that lists every name that is not in the network,
+    and every shape that differs from its weight's."""
     part = part or ("unet" if "down_blocks" in params else "text_encoder")
     entries = {path: entry for path, entry in table(params).items() if path.endswith(".kernel")}
     names = {path: entry.source.removesuffix(".weight") for path, entry in entries.items()}

@@ -1,9 +1,8 @@
 """Names of tensors in files of diffusers and transformers of any year.
 
-`common/weights/torch_names.py` fills our networks by diffusers' present names. Files may have older ones: `from_folder`
-and `single_file.from_single_file` give for each of diffusers' names its `Origin`, the key in the file and a change of
-shape. Attention of an old VAE has `query` and `proj_attn`, and was stored as 1x1 convolutions, which are matrices;
-OpenCLIP's `in_proj` is three stacked matrices; a text encoder's names may begin with `text_model.`.
+`common/weights/torch_names.py` fills our networks by diffusers' present names; for each of them `from_folder` and
+`single_file.from_single_file` give its `Origin` in a file. Attention of an old VAE has `query` and `proj_attn`, stored
+as 1x1 convolutions; OpenCLIP's `in_proj` is three matrices; a text encoder's names may begin with `text_model.`.
 """
 
 import functools
@@ -41,11 +40,7 @@ class Origin(NamedTuple):
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of what `take` gives."""
-        if self.squeeze and stored[2:] == (1, 1):
-            return stored[:2]
-        if self.transposed:
-            return stored[::-1]
-        return stored if self.third is None else (stored[0] // 3, *stored[1:])
+        return self.take(np.broadcast_to(np.int8(0), stored)).shape
 
 
 Renaming = Callable[[str], list[tuple[str, Origin]]]  # their key -> our names with their origins; [] to leave it out
@@ -120,7 +115,6 @@ def rename_text(projected: bool) -> Renaming:
 
 
 def network_dtype(kind: str, dtype: Any) -> str:
-    """The type of one network's parameters in a pipeline of `dtype`: with float16 the VAE stays float32, because its
-    activations exceed 65504."""
+    """Of one network in a pipeline of `dtype`: float32 for a float16 VAE, whose activations exceed 65504."""
     name = dtype_name(dtype)
     return "float32" if kind == "vae" and name == "float16" else name

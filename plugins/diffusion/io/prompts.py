@@ -5,11 +5,10 @@
 Brackets are those of the programs that people share prompts from: `(words:1.3)` gives a weight, `(words)` means 1.1,
 `[words]` 1 / 1.1, brackets inside one another multiply, and a backslash before a bracket makes it text.
 
-Tokens beyond a row's 75 go into further rows, *chunks*, each with a start and an end of its own. Each is encoded by
-itself and the states are put one behind the other: the UNet attends to any number of them. In a batch of prompts with
-different numbers of chunks the states of each are repeated to the least common multiple, 64 at most, which leaves the
-softmax of its attention as it is. A token's weight w moves its states away from those of the empty prompt at the same
-place, e + w (z - e): 1 changes nothing, 0 leaves the empty prompt's there.
+Tokens beyond a row's 75 go into further rows, *chunks*, each with a start and an end of its own and encoded by itself;
+the UNet attends to all states, one behind the other. In a batch each prompt's states are repeated to the least common
+multiple of their chunks, 64 at most, which leaves the softmax of its attention as it is. A token's weight w moves its
+states away from those of the empty prompt at the same place, e + w (z - e).
 """
 
 import itertools
@@ -27,9 +26,8 @@ PIECES = re.compile(r"\\[()\[\]\\]|\(|\[|:\s*([+-]?(?:\d+\.?\d*|\.\d+))\s*\)|\)|
 
 
 def weighted_parts(prompt: str) -> list[tuple[str, float]]:
-    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself.
-
-    Raises ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
+    """The prompt's text in parts with their weights, as long as can be, for each is encoded by itself. Raises
+    ValueError for a weight outside [0, 5]; a bracket without its partner is closed at the end, or is text."""
     parts: list[tuple[str, float]] = []
     opened: list[tuple[str, int]] = []  # brackets, and the number of parts before each
 

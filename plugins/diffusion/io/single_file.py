@@ -11,22 +11,16 @@ Such a file holds a base's networks under a prefix each, in names of its own, an
 | text, SDXL | `conditioner.embedders.0.transformer.` | as transformers |
 | second text, SDXL | `conditioner.embedders.1.model.` (the refiner's only one: 0) | OpenCLIP's |
 
-`from_single_file` gives diffusers' names, which are ours. A name without a rule is kept, and the strict porting
-(`porting.py`) reports it.
-
-Numbers in the UNet, with L residual blocks a level: `input_blocks.0` is the first convolution, then each level has L
-blocks and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last part of the
+`from_single_file` gives diffusers' names, which are ours; a name without a rule is kept, and the strict porting reports
+it. In the UNet, with L residual blocks a level, `input_blocks.0` is the first convolution, then each level has L blocks
+and, except the last, a downsampler; `output_blocks` has L + 1 a level, and the upsampler is the last part of the
 level's last block. Within a block, part 0 is the residual block and part 1 the transformer.
 
-`infer_config` reads the architecture from the shapes by diffusers' names and returns diffusers' config.json, so that
-`XConfig.from_json` checks both kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x
-(32 groups in each norm, a latent scale of 0.18215) or goes with a width that tells them apart:
-
-- heads of the UNet: 8 a level in 1.x; 64 channels a head in 2.x and SDXL, known by linear projections (`proj_in` a
-  matrix);
-- a text encoder: 64 channels a head in all; quick GELU in OpenAI's, GELU in OpenCLIP's;
-- SDXL, known by its text encoders' prefix: a latent scale of 0.13025, and 256 sines and cosines of each size;
-- images of 512 pixels a side in 1.x and 2.x, of 1024 in SDXL.
+`infer_config` reads diffusers' config.json from the shapes by diffusers' names, so that `XConfig.from_json` checks both
+kinds of source. What shapes do not determine is common to Stable Diffusion 1.x and 2.x or goes with a width that tells
+them apart: heads of the UNet are 8 a level in 1.x, and 64 channels each in 2.x and SDXL, known by linear projections
+(`proj_in` a matrix); a text encoder's have 64 channels, with quick GELU in OpenAI's, GELU in OpenCLIP's; SDXL, known by
+its text encoders' prefix, has a latent scale of 0.13025, 256 sines and cosines of each size, and images of 1024 pixels.
 
 Two things cannot be inferred. The prediction type of a 2.x network is in the scheduler's settings; one that predicts v
 has images of 768 pixels. An autoencoder by itself has SDXL's latent scale if it is given to a base of SDXL (`base.py`).
@@ -52,25 +46,13 @@ OPEN_CLIPS = (OPEN_CLIP, *PREFIXES["text_encoder_2"])
 # A network cut out of its file has no prefix, but this name.
 BARE = {"unet": "input_blocks.0.0.weight", "vae": "encoder.down.0.block.0.conv1.weight"}
 
-UNET_ENDS = {
-    "time_embed.0": "time_embedding.linear_1",
-    "time_embed.2": "time_embedding.linear_2",
-    "time_embed.cond_proj": "time_embedding.cond_proj",
-    "label_emb.0.0": "add_embedding.linear_1",
-    "label_emb.0.2": "add_embedding.linear_2",
-    "input_blocks.0.0": "conv_in",
-    "out.0": "conv_norm_out",
-    "out.2": "conv_out",
-}
+UNET_ENDS = {"time_embed.0": "time_embedding.linear_1", "time_embed.2": "time_embedding.linear_2"}
+UNET_ENDS |= {"time_embed.cond_proj": "time_embedding.cond_proj", "input_blocks.0.0": "conv_in"}
+UNET_ENDS |= {"label_emb.0.0": "add_embedding.linear_1", "label_emb.0.2": "add_embedding.linear_2"}
+UNET_ENDS |= {"out.0": "conv_norm_out", "out.2": "conv_out"}
 UNET_MIDDLE = {"0": "mid_block.resnets.0", "1": "mid_block.attentions.0", "2": "mid_block.resnets.1"}
-UNET_RESNET = {
-    "in_layers.0": "norm1",
-    "in_layers.2": "conv1",
-    "emb_layers.1": "time_emb_proj",
-    "out_layers.0": "norm2",
-    "out_layers.3": "conv2",
-    "skip_connection": "conv_shortcut",
-}
+UNET_RESNET = {"in_layers.0": "norm1", "in_layers.2": "conv1", "emb_layers.1": "time_emb_proj"}
+UNET_RESNET |= {"out_layers.0": "norm2", "out_layers.3": "conv2", "skip_connection": "conv_shortcut"}
 VAE_PARTS = (  # patterns, applied one after the other
     (r"\.mid\.block_1\.", ".mid_block.resnets.0."),
     (r"\.mid\.block_2\.", ".mid_block.resnets.1."),
@@ -88,13 +70,8 @@ OPEN_CLIP_ENDS = {
     "ln_final.weight": "final_layer_norm.weight",
     "ln_final.bias": "final_layer_norm.bias",
 }
-OPEN_CLIP_BLOCK = {
-    "ln_1": "layer_norm1",
-    "ln_2": "layer_norm2",
-    "attn.out_proj": "self_attn.out_proj",
-    "mlp.c_fc": "mlp.fc1",
-    "mlp.c_proj": "mlp.fc2",
-}
+OPEN_CLIP_BLOCK = {"ln_1": "layer_norm1", "ln_2": "layer_norm2", "attn.out_proj": "self_attn.out_proj"}
+OPEN_CLIP_BLOCK |= {"mlp.c_fc": "mlp.fc1", "mlp.c_proj": "mlp.fc2"}
 Shapes = Mapping[str, tuple[int, ...]]
 NEEDED = {
     "unet": ("conv_in.weight", "conv_out.weight", "down_blocks.0.resnets.0.conv1.weight"),
@@ -107,10 +84,8 @@ NEEDED["text_encoder_2"] = NEEDED["text_encoder"]
 def prefix_of(kind: str, keys: Iterable[str]) -> str | None:
     """The prefix of a network in a single file ("" for one cut out of it); None without such names."""
     keys = set(keys)
-    for prefix in PREFIXES[kind]:
-        if any(key.startswith(prefix) for key in keys):
-            return prefix
-    return "" if BARE.get(kind) in keys else None
+    found = (prefix for prefix in PREFIXES[kind] if any(key.startswith(prefix) for key in keys))
+    return next(found, "" if BARE.get(kind) in keys else None)
 
 
 def from_single_file(kind: str, keys: Iterable[str], prefix: str) -> dict[str, Origin]:
@@ -155,9 +130,8 @@ def _unet_block(per_level: int, side: str, number: str, part: str, rest: str) ->
 
 
 def ldm_names(name: str, layers: int) -> list[str]:
-    """The inverse for a weight of a UNet with `layers` residual blocks a level: its possible names in a single file.
-
-    An upsampler has two: its number depends on whether its block has a transformer."""
+    """The inverse for a weight of a UNet with `layers` residual blocks a level: its possible names in a single file. An
+    upsampler has two: its number depends on whether its block has a transformer."""
     ends = {diffusers: ldm for ldm, diffusers in UNET_ENDS.items()}
     if name in ends:
         return [ends[name]]
@@ -194,9 +168,8 @@ def _vae(keys: Iterable[str]) -> Renaming:
 
 
 def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
-    """SD 2.x reads the states before the last block, so that block is in the file and in no network. A file
-    from which it has been cut (23 of OpenCLIP ViT-H's 24 are left) is read as it is. SDXL reads those states too, and
-    the pooled state after the last block, `projected`."""
+    """SD 2.x reads the states before the last block, which is in the file and in no network, unless it has been cut (23
+    of OpenCLIP ViT-H's 24 are left). SDXL reads those states too, and the pooled state after the last, `projected`."""
     numbers = {int(match[1]) for key in keys if (match := re.match(r"transformer\.resblocks\.(\d+)\.", key))}
     unused = max(numbers, default=0) if len(numbers) != 23 and not projected else None
 
@@ -218,9 +191,7 @@ def _open_clip(keys: Iterable[str], projected: bool) -> Renaming:
 
 
 def infer_config(kind: str, shapes: Shapes, prefix: str = "", *, xl: bool = False) -> dict[str, Any]:
-    """The config.json of diffusers (or transformers), except defaults; `xl`: the file is one of SDXL.
-
-    Raises ValueError for another network."""
+    """The config.json of diffusers, except defaults; `xl`: a file of SDXL. Raises ValueError for another network."""
     if missing := [name for name in NEEDED[kind] if name not in shapes]:
         found = f"{missing[0]} is missing"
         raise ValueError(f"expected the {kind} of Stable Diffusion 1.x, 2.x or XL, found another network: {found}")
@@ -238,11 +209,13 @@ def _unet_config(shapes: Shapes) -> dict[str, Any]:
     up = [f"up_blocks.{i}.attentions.0.norm.weight" in shapes for i in range(levels)]
     depths = [max(1, _count(shapes, f"down_blocks.{i}.attentions.0.transformer_blocks")) for i in range(levels)]
     depths[-1] = max(depths[-1], _count(shapes, "mid_block.attentions.0.transformer_blocks"))
-    added = shapes.get("add_embedding.linear_1.weight")
-    condition = shapes.get("time_embedding.cond_proj.weight")
+    condition, sdxl = shapes.get("time_embedding.cond_proj.weight"), {}
+    if added := shapes.get("add_embedding.linear_1.weight"):
+        sdxl = {"addition_embed_type": TEXT_TIME, "addition_time_embed_dim": 256}
+        sdxl |= {"projection_class_embeddings_input_dim": added[1]}
     return {
         "_class_name": "UNet2DConditionModel",
-        "sample_size": 64 if added is None else 128,
+        "sample_size": 128 if sdxl else 64,
         "in_channels": shapes["conv_in.weight"][1],
         "out_channels": shapes["conv_out.weight"][0],
         "block_out_channels": channels,
@@ -254,24 +227,19 @@ def _unet_config(shapes: Shapes) -> dict[str, Any]:
         "use_linear_projection": linear,
         "transformer_layers_per_block": depths[0] if len({*depths}) == 1 else depths,
         "mid_block_type": MID_TYPE if "mid_block.resnets.0.conv1.weight" in shapes else None,
-        "time_cond_proj_dim": None if condition is None else condition[1],
-        "addition_embed_type": None if added is None else TEXT_TIME,
-        "addition_time_embed_dim": None if added is None else 256,
-        "projection_class_embeddings_input_dim": None if added is None else added[1],
+        "time_cond_proj_dim": condition and condition[1],
+        **sdxl,
     }
 
 
 def _vae_config(shapes: Shapes, scaling: float) -> dict[str, Any]:
-    channels = _channels(shapes, "encoder.down_blocks")
     return {
         "_class_name": "AutoencoderKL",
         "in_channels": shapes["encoder.conv_in.weight"][1],
         "out_channels": shapes["decoder.conv_out.weight"][0],
         "latent_channels": shapes["post_quant_conv.weight"][0],
-        "block_out_channels": channels,
+        "block_out_channels": _channels(shapes, "encoder.down_blocks"),
         "layers_per_block": _count(shapes, "encoder.down_blocks.0.resnets"),
-        "down_block_types": ["DownEncoderBlock2D"] * len(channels),
-        "up_block_types": ["UpDecoderBlock2D"] * len(channels),
         "scaling_factor": scaling,
     }
 

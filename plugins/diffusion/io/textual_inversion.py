@@ -1,8 +1,8 @@
 """Textual inversion (Gal et al., 2208.01618): words whose token embeddings were learned, in files of a few kilobytes.
 
-A file holds vectors `n c` for one word. In a prompt the word stands for n tokens, whose embeddings are these vectors
-instead of rows of the text encoder's table. Here they become new rows at the table's end, and the tokenizer reads the
-word as their ids: weights, long prompts, negative prompts, LoRA and controls work as with any other word.
+A file holds vectors `n c` for one word, which in a prompt stands for n tokens. The vectors become new rows at the end
+of the text encoder's table, and the tokenizer reads the word as their ids: weights, long prompts, negative prompts,
+LoRA and controls work as with any other word.
 
 | writer | tensors in the file | the word |
 | --- | --- | --- |
@@ -11,8 +11,7 @@ word as their ids: weights, long prompts, negative prompts, LoRA and controls wo
 | webui, .pt; InvokeAI, .bin | `string_to_param.*` | the file's name |
 | any, SDXL | `clip_l` and `clip_g` (or `text_encoders_0` and `_1`), for its two text encoders | the file's name |
 
-The text encoders' pooled state stays that of the end token. (With `eos_token_id` 2 the PyTorch library takes the token
-of the largest id, which a new word has.)
+The pooled state stays that of the end token (with `eos_token_id` 2 the PyTorch library takes the largest id's).
 """
 
 import dataclasses
@@ -51,8 +50,8 @@ class TextualInversion:
 
     @classmethod
     def load(cls, path: str | Path, word: str | None = None) -> "TextualInversion":
-        """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError, and ValueError for
-        other tensors, or vectors that are not finite."""
+        """From a file of the module's formats; `word` replaces its own. Raises FileNotFoundError; ValueError for other
+        tensors."""
         path = Path(path)
         stored = read_torch(path) if path.suffix.lower() in PICKLES else TensorFiles(path)
         tensors = {key: stored[key] for key in stored if not key.startswith("string_to_token")}

@@ -74,9 +74,8 @@ class GroupNorm(nnx.Module):
 
 
 class ResnetBlock(nnx.Module):
-    """x + conv(silu(norm(conv(silu(norm x)) + time))); a 1x1 `conv_shortcut` on x where the channels change.
-
-    In the UNet the time embedding adds one number per channel; the autoencoder has no time."""
+    """x + conv(silu(norm(conv(silu(norm x)) + time))); a 1x1 `conv_shortcut` on x where the channels change. The time
+    embedding adds one number per channel; the autoencoder has no time."""
 
     def __init__(self, inputs: int, outputs: int, *, groups: int, eps: float, time: int | None, rngs: nnx.Rngs):
         self.norm1 = GroupNorm(groups, inputs, eps)

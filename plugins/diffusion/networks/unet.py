@@ -1,7 +1,7 @@
 """The denoising UNet of latent diffusion (Rombach et al., CVPR 2022), as in Stable Diffusion 1.x, 2.x and XL.
 
 From noisy latents, a timestep and text states it predicts the noise (or velocity, or clean latents: as it was trained)
-in the shape of the latents. `b h w c` throughout; 512 pixels are 64x64 latents.
+in the shape of the latents, `b h w c`; 512 pixels are 64x64 latents.
 
 1. The time embedding: sines and cosines of the timestep through two linear maps; every residual block reads it. SDXL
    (2307.01952, section 2.2) adds such an embedding of the pooled text and of sizes; LCM (2310.04378, section 4.2),
@@ -10,18 +10,13 @@ in the shape of the latents. `b h w c` throughout; 512 pixels are 64x64 latents.
 3. The middle, which small networks leave out (BK-SDM, 2305.15798).
 4. The up path, with the skips in reverse; norm, SiLU, last convolution.
 
-A network with more input channels than outputs reads images beside the latents: InstructPix2Pix (2211.09800) the
-latents of the image to edit, an inpainting network a mask and the latents of the masked image.
+Input channels beyond the outputs' are of images beside the latents: InstructPix2Pix (2211.09800) reads the latents of
+the image to edit, an inpainting network a mask and the latents of the masked image.
 
-Inputs of control networks, all optional and all added:
-
-- `level_features` (T2I-Adapter, MediaPipe's plugins): at the end of each level, before its downsampler, and so to that
-  level's last skip as well; one tensor more is added after the middle;
-- `skip_residuals` (ControlNet): to the skips, after the down path, whose output does not change;
-- `mid_residual` (ControlNet): after the middle.
-
-Both kinds together are allowed. A leading axis of 1 is broadcast over the batch: a plugin that ran once serves both
-halves of classifier-free guidance. Latents may have any size; a side that is odd at some level comes back odd.
+What control networks give is added, both kinds together too: `level_features` (T2I-Adapter, MediaPipe's plugins) at the
+end of each level, before its downsampler, and so to that level's last skip; ControlNet's `skip_residuals` to the skips,
+after the down path, whose output does not change, and its `mid_residual` after the middle. A leading axis of 1 is
+broadcast: a plugin that ran once serves both halves of guidance. A side that is odd at some level comes back odd.
 """
 
 from collections.abc import Sequence
@@ -37,7 +32,7 @@ from common.nn.layers import Linear
 from common.nn.remat import remat as rematerialised
 from plugins.diffusion.networks.layers import Conv, GroupNorm, Tap, silu, untouched
 from plugins.diffusion.networks.unet_blocks import MidLevel, UpLevel, down_levels, go_down, whole, within
-from plugins.diffusion.networks.unet_config import EncoderConfig, Shape, UNetConfig
+from plugins.diffusion.networks.unet_config import EncoderConfig, UNetConfig
 
 __all__ = ["UNet", "UNetConfig"]
 
@@ -46,9 +41,7 @@ def sinusoid(
     t: Num[Array, " b"], width: int, *, cosine_first: bool = True, shift: int | float = 0
 ) -> Float[Array, "b {width}"]:
     """cos(t w_i) and sin(t w_i) with w_i = 10000^(-i / (width/2 - shift)) (Vaswani et al., 2017, section 3.5); float32.
-
-    `cosine_first` is diffusers' `flip_sin_to_cos`: all cosines before all sines, or after them. `shift` is its
-    `freq_shift`; with 1 the last frequency is exactly 1 / 10000."""
+    `cosine_first` and `shift` are diffusers' `flip_sin_to_cos` and `freq_shift`."""
     half = width // 2
     frequencies = np.exp(-np.log(10_000) * np.arange(half) / (half - shift)).astype(np.float32)
     angles = t.astype(jnp.float32)[:, None] * frequencies
@@ -66,13 +59,13 @@ class TimeEmbedding(nnx.Module):
 
     def __call__(self, x: Float[Array, "b i"], condition: Float[Array, "b c"] | None = None) -> Float[Array, "b e"]:
         if self.cond_proj is not None:
-            assert condition is not None, "`check_inputs` asks for the guidance scale"
+            assert condition is not None, "`check_conditions` asks for the guidance scale"
             x = x + self.cond_proj(condition)
         return self.linear_2(silu(self.linear_1(x)))
 
 
 class TimeEmbeddings(nnx.Module):
-    """Base class of the UNet and of copies of its encoder: the embedding of everything but latents and text states."""
+    """What the UNet and copies of its encoder share: the embedding of everything but latents and text states."""
 
     time_embedding: TimeEmbedding
     add_embedding: TimeEmbedding | None
@@ -144,19 +137,14 @@ class UNet(TimeEmbeddings):
           t: timestep, one for all or one each; 0 to 999, fractions allowed.
           context: text states, `b n d` with d = `config.cross_attention_dim`.
           level_features: a tensor (or None) per level, shapes as `config.level_shapes`; one more is for the middle.
-          skip_residuals: a tensor per skip, shapes as `config.skip_shapes`.
-          mid_residual: of the last level's shape.
-          guidance: the guidance scale that an LCM (`time_cond_proj_dim`) works at; other networks take none.
-          pooled, sizes: SDXL's pooled text, `b p`, and the sizes that it was trained with, `b s`, in pixels: height and
-            width of the original, top and left of the crop, height and width of the image, the refiner an aesthetic
-            score in place of the last two. Other networks take neither.
-          remat: keep only the inputs of each residual block and transformer for the gradient (less memory, more time).
-          tap: reads or replaces the output of modules (`unet_blocks.py`); beside modules' names it is called with
-            "time_proj" and "skips.0", "skips.1", ... (before any residual is added).
+          skip_residuals, mid_residual: a tensor per skip, as `config.skip_shapes`; one of the last level's shape.
+          guidance: the guidance scale that an LCM (`time_cond_proj_dim`) works at; for others None, as the next two.
+          pooled, sizes: SDXL's pooled text, `b p`, and `b s` sizes in pixels: height and width of the original, top and
+            left of the crop, height and width of the image, or in place of these two the refiner's aesthetic score.
+          remat: keep only the inputs of each residual block and transformer for the gradient; not with a tap.
+          tap: reads or replaces outputs of modules (`unet_blocks.py`), and "time_proj", "skips.0", "skips.1", ...
         """
-        if remat and tap is not untouched:
-            raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
-        check_inputs(self.config, x, jnp.shape(t), context, guidance, pooled, sizes)
+        check_conditions(self.config, guidance, pooled, sizes)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
         stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
@@ -179,37 +167,18 @@ class UNet(TimeEmbeddings):
         return self.conv_out(silu(self.conv_norm_out(x)))
 
 
-def check_inputs(
-    config: UNetConfig,
-    x: Array,
-    t_shape: tuple[int, ...],
-    context: Array,
-    guidance: Any = None,
-    pooled: Array | None = None,
-    sizes: Array | None = None,
-) -> None:
-    """Raises ValueError unless latents, time and text states fit this network and one another."""
-    batch = x.shape[0]
-    if x.shape[-1] != config.in_channels:
-        raise ValueError(f"x has shape {x.shape}; its last axis must be in_channels = {config.in_channels} (b h w c)")
-    if t_shape not in ((), (1,), (batch,)):
-        raise ValueError(f"t has shape {t_shape}; give one timestep, or one for each of the {batch} latents")
-    if context.shape[0] != batch or context.shape[2] != config.cross_attention_dim:
-        expected = f"({batch}, any, {config.cross_attention_dim})"
-        raise ValueError(f"context has shape {context.shape}; these latents and this network need {expected}")
+def check_conditions(config: UNetConfig, guidance: Any, pooled: Array | None, sizes: Array | None) -> None:
+    """Raises ValueError unless the network reads just these."""
     if (guidance is None) != (config.time_cond_proj_dim is None):
         takes = "takes none" if guidance is not None else "needs the scale that it works at"
         kind = f"time_cond_proj_dim {config.time_cond_proj_dim}"
         raise ValueError(f"guidance is {guidance}: a network with {kind} {takes}")
     found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
-    if config.addition_embed_type is None:
-        fits = pooled is None and sizes is None
-    elif found is None:
-        fits = False
+    if config.addition_embed_type is None or found is None:
+        fits = all(part is None for part in (config.addition_embed_type, pooled, sizes))
     else:
-        (rows, width), (other, count) = found
-        width += count * (config.addition_time_embed_dim or 0)
-        fits = width == config.projection_class_embeddings_input_dim and rows == other == batch
+        width = found[0][1] + found[1][1] * (config.addition_time_embed_dim or 0)
+        fits = width == config.projection_class_embeddings_input_dim
     if not fits:
         kind = f"addition_embed_type {config.addition_embed_type}"
         raise ValueError(f"pooled and sizes have shapes {found}; a network of {kind} reads others (see UNet.__call__)")
@@ -222,36 +191,27 @@ def check_added(
     skip_residuals: Sequence[Array] | None,
     mid_residual: Array | None,
 ) -> tuple[list[Array | None], list[Array]]:
-    """(a feature or None per level, in the type of `x`; the tensors to add after the middle); checks their shapes."""
+    """(a feature or None per level, in the type of `x`; the tensors to add after the middle). Raises ValueError."""
     b, h, w, _ = x.shape
     levels, skips = config.level_shapes(h, w), config.skip_shapes(h, w)
-    features = list(level_features) if level_features is not None else [None] * len(levels)
-    if len(features) not in (len(levels), len(levels) + 1):
-        count = f"{len(levels)}, or {len(levels) + 1} with one for the middle"
-        raise ValueError(f"level_features holds {len(features)} tensors; this network takes {count}")
-    if skip_residuals is not None and len(skip_residuals) != len(skips):
-        raise ValueError(f"skip_residuals holds {len(skip_residuals)} tensors; this network has {len(skips)} skips")
+    features = [None] * len(levels) if level_features is None else list(level_features)
+    residuals = [None] * len(skips) if skip_residuals is None else skip_residuals
+    if len(features) - len(levels) not in (0, 1) or len(residuals) != len(skips):
+        found = f"{len(features)} level_features and {len(residuals)} skip_residuals"
+        raise ValueError(f"{found}; this network takes {len(levels)}, or one more for the middle, and {len(skips)}")
+    given = [("mid_residual", mid_residual, [levels[-1]])]
+    given += [(f"skip_residuals[{i}]", residual, [skips[i]]) for i, residual in enumerate(residuals)]
     for i, (feature, shape) in enumerate(zip(features, [*levels, levels[-1]], strict=False)):
-        after = (-(-shape[0] // 2), -(-shape[1] // 2), shape[2])
-        moved = feature is not None and i < len(levels) and config.takes_after(i) and feature.shape[1:] == after
-        _check_shape(f"level_features[{i}]", feature, b, after if moved else shape)
-    for i, (residual, shape) in enumerate(zip(skip_residuals or (), skips, strict=False)):
-        _check_shape(f"skip_residuals[{i}]", residual, b, shape)
-    _check_shape("mid_residual", mid_residual, b, levels[-1])
+        after = [(-(-shape[0] // 2), -(-shape[1] // 2), shape[2])] if i < len(levels) and config.takes_after(i) else []
+        given.append((f"level_features[{i}]", feature, [shape, *after]))
+    for name, value, (shape, *others) in given:
+        if value is not None and (value.shape[0] not in (b, 1) or value.shape[1:] not in (shape, *others)):
+            raise ValueError(f"{name} has shape {value.shape}; at this size it must be {(b, *shape)}, or 1 for {b}")
     after_middle = [extra for extra in (*features[len(levels) :], mid_residual) if extra is not None]
     return [None if f is None else full(f, x) for f in features[: len(levels)]], after_middle
 
 
 def full(extra: Float[Array, "_ h w c"], x: Float[Array, "b _ _ _"]) -> Float[Array, "b h w c"]:
-    """`extra` in the type of `x`, broadcast to its batch.
-
-    The barrier keeps the compiler from merging the broadcast into the sums of the norms that follow, which would change
-    their order: in a pipeline a control that adds zeros then leaves every bit as it was. In programs that call the
-    network once, XLA may still merge a broadcast and round the last bit differently.
-    """
+    """`extra` in the type of `x`, broadcast to its batch. The barrier keeps the compiler from merging the broadcast
+    into the sums of the norms that follow: in a pipeline a control that adds zeros leaves every bit as it was."""
     return lax.optimization_barrier(jnp.broadcast_to(extra.astype(x.dtype), (x.shape[0], *extra.shape[1:])))
-
-
-def _check_shape(name: str, value: Array | None, batch: Any, shape: Shape) -> None:
-    if value is not None and value.shape not in ((batch, *shape), (1, *shape)):
-        raise ValueError(f"{name} has shape {value.shape}; at this size it must be {(batch, *shape)}, or 1 for {batch}")

@@ -4,26 +4,23 @@ The down path keeps every intermediate result as a *skip*: the first convolution
 transformer), each downsampler's. With four levels of two blocks that is 12 in all. The up path takes them in reverse,
 three a level, each concatenated with its input before a residual block.
 
-A level's *feature* (T2I-Adapter, MediaPipe's plugins) is added at the end of the level, before its downsampler. It
-therefore enters the level's last skip as well; in the last level too, where the PyTorch library does so by adding in
-place. That is the rule of the first release (LDM). In a level without transformers that is not the last, as SDXL has,
-diffusers adds it after the downsampler instead, and adapters for SDXL were trained so: there its size decides.
+A level's *feature* (T2I-Adapter, MediaPipe's plugins) is added at the end of the level, before its downsampler, and so
+enters the level's last skip as well: the rule of the first release (LDM). In a level without transformers that is not
+the last, as SDXL has, diffusers adds it after the downsampler, and adapters were trained so: there its size decides.
 
 Three details of the transformer decide whether a published network works: the first norm's epsilon is 1e-6 here and
 1e-5 in the residual blocks; the feed-forward's GELU is the exact one, with erf; and `proj_in`, `proj_out` are 1x1
 convolutions in Stable Diffusion 1.x and linear maps in 2.x, which compute the same and are stored differently.
 
-A `stage` wraps each residual block and transformer: `whole` changes nothing, `common.nn.remat.remat` keeps only its
-inputs for the gradient. A `tap` reads or replaces values inside the network: a function of a name and an array that
-returns an array, called on the output of each module with the module's name in a weights file:
+A `stage` wraps each residual block and transformer: `whole`, or `common.nn.remat.remat`, which keeps only its inputs
+for the gradient. A `tap` gets the output of each module with its name in a weights file, and returns what is used:
 
     seen = {}
     unet(x, t, context, tap=lambda name, value: seen.setdefault(name, value))
     seen["up_blocks.1.resnets.1.conv2"], seen["up_blocks.1.attentions.1.transformer_blocks.0.attn1.to_q"]
 
-Those two are what Plug-and-Play (Tumanyan et al., 2023) copies from one image's run to another's. An attention's
-"attended", before its output map, is where IP-Adapter adds that of a picture. Inside `jax.jit` a
-tap is called once, while tracing; values that it keeps must be returned from the same traced function.
+Those two are what Plug-and-Play copies from one image's run to another's; to an attention's "attended", before its
+output map, IP-Adapter adds that of a picture. Under `jax.jit` a tap is called once, while tracing.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -86,7 +83,7 @@ class GEGLU(nnx.Module):
 
 
 class FeedForward(nnx.Module):
-    """Four times as wide, and back. Files name the second layer `net.2`, after a dropout without parameters."""
+    """Four times as wide, and back; files name the second layer `net.2`."""
 
     def __init__(self, width: int, *, rngs: nnx.Rngs):
         self.net = nnx.List([GEGLU(width, 4 * width, rngs=rngs), Linear(4 * width, width, rngs=rngs)])
@@ -144,18 +141,15 @@ class Level(nnx.Module):
 
     def resnet(self, i: int, x: Map, time: Array, stage: Stage, tap: Tap) -> Map:
         """Residual block i."""
-        name = f"resnets.{i}"
-        inside = within(tap, name)
-        return tap(name, stage(lambda x, time: self.resnets[i](x, time, inside))(x, time))
+        name, block = f"resnets.{i}", self.resnets[i]
+        return tap(name, stage(lambda x, time: block(x, time, within(tap, name)))(x, time))
 
     def pair(self, i: int, x: Map, time: Array, context: Array, stage: Stage, tap: Tap) -> Map:
         """Residual block i and, where there are any, transformer i."""
-        x = self.resnet(i, x, time, stage, tap)
+        x, name = self.resnet(i, x, time, stage, tap), f"attentions.{i}"
         if not self.attentions:
             return x
-        name = f"attentions.{i}"
-        inside = within(tap, name)
-        return tap(name, stage(lambda x, context: self.attentions[i](x, context, inside))(x, context))
+        return tap(name, stage(lambda x, context: self.attentions[i](x, context, within(tap, name)))(x, context))
 
 
 class DownLevel(Level):
@@ -242,9 +236,8 @@ def go_down(
     stage: Stage = whole,
     tap: Tap = untouched,
 ) -> tuple[Map, list[Map]]:
-    """The down path from the first convolution's output `x`: its output and all skips, `x` the first of them.
-
-    `features` has an entry per level."""
+    """From the first convolution's output `x`: the down path's output, and all skips, `x` the first; a feature per
+    level."""
     skips = [x]
     for level, (block, feature) in enumerate(zip(blocks, features, strict=True)):
         name = f"down_blocks.{level}"

@@ -1,12 +1,12 @@
 """The autoencoder of latent diffusion (AutoencoderKL): images to latents of an eighth of the side, and back.
 
 An image `b h w 3` in [-1, 1] (the range of the published weights; elsewhere here images are in [0, 1]) becomes a normal
-distribution over latents `b h/8 w/8 4`; latents become an image again. Encoder and decoder are the UNet's
-residual blocks without a time, with one single-head attention in the middle. Three differences: every norm has epsilon
-1e-6, downsamplers pad below and to the right only, and a decoder level has one block more.
+distribution over latents `b h/8 w/8 4`, and those an image again. Encoder and decoder are the UNet's residual blocks
+without a time, with a single-head attention in the middle; every norm has epsilon 1e-6, downsamplers pad below and to
+the right only, and a decoder level has one block more.
 
-Diffusion runs on *scaled latents*: `to_latents` and `from_latents` convert. 0.18215 makes their variance about 1 for
-the published weights. Do not run it in float16, which ends at 65504: the decoder's activations exceed that.
+Diffusion runs on *scaled latents* (`to_latents`, `from_latents`): 0.18215 makes the variance of the published weights'
+about 1. The decoder's activations exceed float16's 65504.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ LOGVAR = (-30.0, 20.0)  # log variances are clipped to this range
 
 @dataclasses.dataclass(frozen=True)
 class VAEConfig(JsonConfig):
-    """Architecture of an autoencoder in diffusers' options. Raises ValueError for values that do not fit together."""
+    """Architecture of an autoencoder in diffusers' options."""
 
     in_channels: Positive = 3  # of images, as out_channels
     out_channels: Positive = 3
@@ -93,18 +93,9 @@ class Posterior(NamedTuple):
     def std(self) -> Float[Array, "b h w c"]:
         return jnp.exp(0.5 * self.logvar)
 
-    @property
-    def mode(self) -> Float[Array, "b h w c"]:
-        """The most probable latents."""
-        return self.mean
-
-    def sample(self, noise: PRNGKeyArray | Float[Array, "..."]) -> Float[Array, "b h w c"]:
-        """Latents drawn with a key (`jax.random.key`), or with given standard normal numbers of the latents' shape."""
-        if jnp.issubdtype(noise.dtype, jax.dtypes.prng_key):
-            noise = jax.random.normal(noise, self.mean.shape, self.mean.dtype)
-        if noise.shape != self.mean.shape:
-            raise ValueError(f"noise has shape {noise.shape}; latents are {self.mean.shape} (or give a key)")
-        return self.mean + self.std * noise
+    def sample(self, key: PRNGKeyArray) -> Float[Array, "b h w c"]:
+        """Latents drawn with a key."""
+        return self.mean + self.std * jax.random.normal(key, self.mean.shape, self.mean.dtype)
 
     def kl(self) -> Float[Array, " b"]:
         """KL divergence to the standard normal distribution, in nats, summed over each image's latents."""
@@ -139,11 +130,6 @@ class Autoencoder(nnx.Module):
             rule = f"{config.in_channels} channels and sides that are multiples of {unit}; crop or resize them"
             raise ValueError(f"image has shape {image.shape}; images are b h w c with {rule}")
 
-    def check_latents(self, z: Array) -> None:
-        """Raises ValueError for latents of another shape."""
-        if z.shape[3] != self.config.latent_channels:
-            raise ValueError(f"latents have shape {z.shape}; the last axis must be {self.config.latent_channels}")
-
 
 class AutoencoderKL(Autoencoder):
     """Encoder and decoder; attributes have the names of diffusers' tensors."""
@@ -162,12 +148,11 @@ class AutoencoderKL(Autoencoder):
         return Posterior(mean, jnp.clip(logvar, *LOGVAR))
 
     def decode(self, z: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 o"]:
-        self.check_latents(z)
         return self.decoder(self.post_quant_conv(z))
 
 
 class Attention(nnx.Module):
-    """Self-attention of all pixels with a single head, as a residual. All four linear maps have a bias."""
+    """Self-attention of all pixels with a single head, as a residual; all four linear maps have a bias."""
 
     def __init__(self, width: int, groups: int, *, rngs: nnx.Rngs):
         self.group_norm = GroupNorm(groups, width, NORM_EPS)
@@ -194,34 +179,19 @@ class Middle(nnx.Module):
         return self.resnets[1](self.attentions[0](self.resnets[0](x)))
 
 
-class DownLevel(nnx.Module):
-    """Residual blocks, and except in the last level a downsampler."""
+class Level(nnx.Module):
+    """Level `i` of the encoder (`down`), or of the decoder, which has a block more; all but the last resample."""
 
-    def __init__(self, config: VAEConfig, level: int, *, rngs: nnx.Rngs):
-        widths = config.block_out_channels
-        width, last = widths[level], level == len(widths) - 1
-        inputs = [widths[max(level - 1, 0)], *[width] * (config.layers_per_block - 1)]
-        self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
-        self.downsamplers = nnx.List([] if last else [Downsample(width, AFTER, rngs=rngs)])
-
-    def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        for block in (*self.resnets, *self.downsamplers):
-            x = block(x)
-        return x
-
-
-class UpLevel(nnx.Module):
-    """Level `step` (0 is the coarsest): a block more than in the encoder, and except in the last one an upsampler."""
-
-    def __init__(self, config: VAEConfig, step: int, *, rngs: nnx.Rngs):
-        widths = config.block_out_channels[::-1]
-        width, last = widths[step], step == len(widths) - 1
-        inputs = [widths[max(step - 1, 0)], *[width] * config.layers_per_block]
-        self.resnets = nnx.List([_resnet(config, i, width, rngs) for i in inputs])
-        self.upsamplers = nnx.List([] if last else [Upsample(width, rngs=rngs)])
+    def __init__(self, config: VAEConfig, i: int, down: bool, *, rngs: nnx.Rngs):
+        widths = config.block_out_channels if down else config.block_out_channels[::-1]
+        width, last = widths[i], i == len(widths) - 1
+        inputs = [widths[max(i - 1, 0)], *[width] * (config.layers_per_block - int(down))]
+        self.resnets = nnx.List([_resnet(config, n, width, rngs) for n in inputs])
+        self.downsamplers = nnx.List([Downsample(width, AFTER, rngs=rngs)] if down and not last else [])
+        self.upsamplers = nnx.List([] if down or last else [Upsample(width, rngs=rngs)])
 
     def __call__(self, x: Float[Array, "b h w i"]) -> Float[Array, "b h2 w2 o"]:
-        for block in (*self.resnets, *self.upsamplers):
+        for block in (*self.resnets, *self.downsamplers, *self.upsamplers):
             x = block(x)
         return x
 
@@ -232,7 +202,7 @@ class Encoder(nnx.Module):
     def __init__(self, config: VAEConfig, *, rngs: nnx.Rngs):
         widths = config.block_out_channels
         self.conv_in = Conv(config.in_channels, widths[0], padding=1, rngs=rngs)
-        self.down_blocks = nnx.List([DownLevel(config, level, rngs=rngs) for level in range(len(widths))])
+        self.down_blocks = nnx.List([Level(config, i, True, rngs=rngs) for i in range(len(widths))])
         self.mid_block = Middle(config, rngs=rngs)
         self.conv_norm_out = GroupNorm(config.norm_num_groups, widths[-1], NORM_EPS)
         self.conv_out = Conv(widths[-1], 2 * config.latent_channels, padding=1, rngs=rngs)
@@ -251,7 +221,7 @@ class Decoder(nnx.Module):
         widths = config.block_out_channels[::-1]
         self.conv_in = Conv(config.latent_channels, widths[0], padding=1, rngs=rngs)
         self.mid_block = Middle(config, rngs=rngs)
-        self.up_blocks = nnx.List([UpLevel(config, step, rngs=rngs) for step in range(len(widths))])
+        self.up_blocks = nnx.List([Level(config, i, False, rngs=rngs) for i in range(len(widths))])
         self.conv_norm_out = GroupNorm(config.norm_num_groups, widths[-1], NORM_EPS)
         self.conv_out = Conv(widths[-1], config.out_channels, padding=1, rngs=rngs)
 

@@ -31,9 +31,8 @@ def noise_plan(
     columns: Mapping[str, Float[np.ndarray, "n ..."]],
     draws: bool = False,
 ) -> Plan:
-    """The plan of a sampler whose sample is x_0 + s eps; column "level" is s before each call.
-
-    A run from a leading timestep does not start from noise alone: there the deviation of x_0 counts as 1."""
+    """The plan of a sampler whose sample is x_0 + s eps; column "level" is s before each call. A run from a leading
+    timestep does not start from noise alone: there the deviation of x_0 counts as 1."""
     level = s[:-1]
     alpha = 1 / np.sqrt(1 + level**2)
     top = float(s[0])

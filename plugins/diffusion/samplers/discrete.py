@@ -1,25 +1,23 @@
 """Samplers on whole timesteps: DDIM, DDPM, PLMS, and LCM for distilled models.
 
-DDIM (denoising diffusion implicit models, Song et al., 2010.02502): a step predicts x_0 and eps and mixes them again at
-the next, lower noise level. With eta = 0 no noise is drawn and the map from noise to image is nearly invertible; eta =
-1 is DDPM's ancestral sampling. `ddim_inversion` runs from an image to the noise that `ddim` turns back into it: the
-start of Plug-and-Play and of many editing methods. It replaces eps(x_{t-1}) by eps(x_t), so the round trip's error
-falls as 1 / steps.
+DDIM (Song et al., 2010.02502): a step predicts x_0 and eps and mixes them again at the next, lower noise level. With
+eta = 0 no noise is drawn and the map from noise to image is nearly invertible; eta = 1 is DDPM's ancestral sampling.
+`ddim_inversion` runs from an image to the noise that `ddim` turns back into it, the start of Plug-and-Play. It replaces
+eps(x_{t-1}) by eps(x_t), so the round trip's error falls as 1 / steps.
 
-DDPM (denoising diffusion probabilistic models, Ho et al., 2006.11239), on any timesteps: a step draws from the
-posterior q(x_s | x_t, x_0) at the predicted x_0, where s is the next call's timestep. The variance is the posterior's
-("fixed_small") or the step's beta ("fixed_large"): the two extremes of section 3.2.
+DDPM (Ho et al., 2006.11239), on any timesteps: a step from t to the next call's s draws from the posterior
+q(x_s | x_t, x_0) at the predicted x_0. The variance is the posterior's ("fixed_small") or the step's beta
+("fixed_large"): the two extremes of section 3.2.
 
-PLMS (pseudo linear multistep, "PNDM" without Runge-Kutta steps, Liu et al., 2202.09778), Stable Diffusion 1.5's
-default: Adams-Bashforth weights (equation 12) combine the last four outputs of the model into one, which moves the
-sample as DDIM would (equation 11). The first step is done twice, as in Heun's method: a trial step, a prediction at its
-end, then the step again with the mean of both. Hence steps + 1 calls, the second timestep twice. The paper's model
-predicts eps; of another prediction type the outputs are combined, and the result becomes eps at the step's start, as in
-the PyTorch library.
+PLMS ("PNDM" without Runge-Kutta steps, Liu et al., 2202.09778), Stable Diffusion 1.5's default: Adams-Bashforth weights
+(equation 12) combine the model's last four outputs into one, which moves the sample as DDIM would (equation 11). The
+first step is done twice, as in Heun's method: a trial step, a prediction at its end, then the step again with the mean
+of both; hence steps + 1 calls, the second timestep twice. Outputs other than eps are combined first and become eps at
+the step's start, as in the PyTorch library.
 
-LCM (latent consistency models, Luo et al., 2310.04378): a distilled model maps any noise level to the image in one
-call; the image gets noise of the next level, and so on: 2 to 8 calls make an image. The consistency function (equation
-9) is f(x, t) = c_skip(t) x + c_out(t) x_0, equal to x at t = 0.
+LCM (Luo et al., 2310.04378): a distilled model maps any noise level to the image in one call; the image gets noise of
+the next level, and so on, 2 to 8 times. The consistency function (equation 9) is f(x, t) = c_skip(t) x + c_out(t) x_0,
+equal to x at t = 0.
 """
 
 import jax.numpy as jnp
@@ -36,11 +34,9 @@ SIGMA_DATA = 0.5  # of equation 9
 
 
 def ddim_plan(schedule: Schedule, steps: int, start: int = 0, *, eta: float = 0.0, landing: str = "stride") -> Plan:
-    """Coefficients of equation 12, and sigma of equation 16 times `eta` in [0, 1].
-
-    `landing` is the timestep that a step ends at: "stride" subtracts N // steps, as published (Stable Diffusion's
-    images were made so); "next" ends exactly at the next call's timestep, which differs for "linspace" spacing and for
-    step counts that do not divide N."""
+    """Coefficients of equation 12, and sigma of equation 16 times `eta` in [0, 1]. `landing`: a step ends N // steps
+    below its timestep ("stride", as published), or exactly at the next call's ("next"), which differs for "linspace"
+    spacing and for step counts that do not divide N."""
     if not 0 <= eta <= 1:
         raise ValueError(f"ddim: eta={eta} has to lie in [0, 1]; 0 draws no noise, 1 is DDPM")
     check_choice("landing", landing, ("stride", "next"))
@@ -59,9 +55,8 @@ def ddim_update(x: Sample, prediction: Prediction, row: Row, history: History, n
 
 
 def inversion_plan(schedule: Schedule, steps: int, start: int = 0) -> Plan:
-    """DDIM's steps with eta = 0 from each level to the next higher one; `start` leaves out the highest.
-
-    A call has the timestep that its step ends at, so a round trip calls the model at the same timesteps twice."""
+    """DDIM's steps with eta = 0 from each level to the next higher one; `start` leaves out the highest. A call has the
+    timestep that its step ends at, so a round trip calls the model at the same timesteps twice."""
     t = whole_timesteps(schedule, steps)[::-1][: steps - start]
     here, there = schedule.alpha_bar(t - schedule.num_train_timesteps // steps), schedule.alpha_bar(t)
     if schedule.prediction_type == "sample" and here[0] == 1:
@@ -114,9 +109,8 @@ def plms_plan(schedule: Schedule, steps: int, start: int = 0) -> Plan:
 
 
 def plms_update(x: Sample, prediction: Prediction, row: Row, history: History, noise: None) -> State:
-    """Equation 11 with the combined output; `history` is the last three outputs and the previous sample.
-
-    The second call starts again from the previous sample, and its output is not kept."""
+    """Equation 11 with the combined output; `history` is the last three outputs and the previous sample, from which the
+    second call, whose output is not kept, starts again."""
     *older, previous = history
     outputs = (prediction.output, *older)
     second = row["second"] > 0
@@ -128,9 +122,8 @@ def plms_update(x: Sample, prediction: Prediction, row: Row, history: History, n
 def lcm_plan(
     schedule: Schedule, steps: int, start: int = 0, *, original_steps: int = 50, timestep_scaling: float = 10.0
 ) -> Plan:
-    """c_skip and c_out, and alpha and sigma of the level to which noise is added.
-
-    The timesteps are `steps` of the `original_steps` that distillation used, evenly chosen from the noisiest."""
+    """c_skip and c_out, and alpha and sigma of the level to which noise is added. The timesteps are `steps` of the
+    `original_steps` that distillation used, evenly chosen from the noisiest."""
     n = schedule.num_train_timesteps
     if not 1 <= steps <= original_steps <= n:
         raise ValueError(f"lcm: steps={steps} has to lie in 1 to original_steps={original_steps}, and that within {n}")

@@ -6,15 +6,13 @@ A sampler is two functions to hold beside its paper:
     update(x, prediction, row, history, noise) -> (x, history)     one call's prediction moves the sample
 
 `Sampler` joins them into `sampler(model, x, schedule, steps=...)`. The model is any traceable function
-`model(x, step) -> output` with a `Step`; guidance, controls and text are wrapped around it outside. Row i of the plan
-is call i of the model: most samplers make one call a step, Heun two, PLMS one more than steps.
+`model(x, step) -> output` with a `Step`, with guidance, controls and text in it. Row i of the plan is call i of the
+model: most samplers make one call a step, Heun two, PLMS one more than steps. The one `lax.scan` contains the model
+once, so compiling takes no longer for more steps. The sample stays float32 whatever the model computes in.
 
-The loop is one `lax.scan` that contains the model once: `jax.jit` around a sampler compiles once per shape, and takes
-no longer for more steps. The sample stays float32 whatever the model computes in.
-
-Noise depends only on an image's own key and the number of the draw: the initial noise uses fold_in(key, 0), call i uses
-fold_in(key, 1 + i). So an image does not change with its batch, its place in the batch, or the number of devices. A
-single key for a batch is split into fold_in(key, 0), fold_in(key, 1), ... for its images.
+Noise depends on an image's own key and the number of the draw alone: fold_in(key, 0) is the initial noise, call i uses
+fold_in(key, 1 + i). So an image does not change with its batch, its place in it, or the number of devices. A single key
+for a batch is split into fold_in(key, 0), fold_in(key, 1), ... for its images.
 """
 
 import dataclasses
@@ -48,10 +46,7 @@ Update = Callable[[Sample, Prediction, Row, History, Any], State]
 
 
 class Step(NamedTuple):
-    """Model call `index` of n: its timestep, and the share [fraction, until) of the run that it covers.
-
-    A control that acts from `start` to `end` of a run acts where fraction >= start and until <= end.
-    """
+    """Model call `index` of n: its timestep, and the share [fraction, until) of the run that it covers."""
 
     t: Float[Array, ""]
     index: Int[Array, ""]
@@ -80,7 +75,7 @@ class Plan:
     def rows(self) -> dict[str, Array]:
         """All coefficients as arrays to scan over, float32."""
         index = np.arange(n := len(self.timesteps))
-        columns = {"t": self.timesteps, "fraction": index / n, "until": (index + 1) / n} | dict(self.columns)
+        columns = {"t": self.timesteps, "fraction": index / n, "until": (index + 1) / n, **self.columns}
         columns |= {"alpha": self.alpha, "sigma": self.sigma}
         columns["scale_in"] = np.ones(n) if self.scale_in is None else self.scale_in
         rows = {name: jnp.asarray(column, jnp.float32) for name, column in columns.items()}
@@ -101,8 +96,7 @@ class Sampler:
     def with_options(self, **options: Any) -> "Sampler":
         """The same sampler with other defaults."""
         known = [name for name, p in inspect.signature(self.planner).parameters.items() if p.kind is p.KEYWORD_ONLY]
-        unknown = sorted(set(options) - set(known))
-        if unknown:
+        if unknown := sorted(set(options) - set(known)):
             raise ValueError(f"{self.name} has no option {unknown[0]!r}; it has {', '.join(known) or 'none'}")
         return dataclasses.replace(self, options=tuple(sorted((dict(self.options) | options).items())))
 
@@ -110,8 +104,6 @@ class Sampler:
         """Timesteps and coefficients of a run; `strength` in (0, 1] runs only the last share of the steps."""
         if not isinstance(schedule, self.runs_on):
             raise ValueError(f"{self.name} runs on a {self.runs_on.__name__}, not on a {type(schedule).__name__}")
-        if isinstance(steps, bool) or not isinstance(steps, int):
-            raise ValueError(f"steps={steps!r} has to be a whole number")
         if not 0 < strength <= 1:
             raise ValueError(f"strength={strength} has to lie in (0, 1]; 1 starts from noise alone")
         run = steps_of(steps, strength)
@@ -130,14 +122,11 @@ class Sampler:
         **options: Any,
     ) -> Sample:
         """The initial sample of a run: scaled standard normal `noise`, or `image` with noise of the first level.
-
         Image to image passes the same `strength` here and to the run."""
         plan = self.plan(schedule, steps, strength, **options)
         if image is not None:
             scale = 1.0 if plan.scale_in is None else float(plan.scale_in[0])
             return (float(plan.alpha[0]) * image + float(plan.sigma[0]) * noise) / scale
-        if strength < 1:
-            raise ValueError(f"strength={strength} starts from an image; give image=, or leave strength at 1")
         return noise * plan.start_scale
 
     def __call__(
@@ -149,8 +138,6 @@ class Sampler:
         steps: int,
         strength: float = 1.0,
         key: Shaped[Array, "*k"] | None = None,
-        noise: Float[Array, "n b ..."] | None = None,
-        progress: Callable[[Any], None] | None = None,
         observe: Callable[[Array, Array], None] | None = None,
         trajectory: bool = False,
         **options: Any,
@@ -162,28 +149,24 @@ class Sampler:
           x: the initial sample, see `start`.
           steps: of a whole run; `strength` < 1 does only the last of them.
           key: for samplers that draw noise, one key or one per image. Others ignore it.
-          noise: the draws themselves instead, one for each call of the model.
-          progress: called on the host with the index of each finished call, at times out of order; works in jit.
           observe: traced; called with the index of each call and the x_0 that it predicts.
           trajectory: return (final, samples before the first and after each call [n+1, b, ...]) instead.
           options: the sampler's own, see its plan.
         """
         plan = self.plan(schedule, steps, strength, **options)
         x = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        draw = _noise_source(self.name, plan, x, key, noise)
+        if plan.draws and key is None:
+            raise ValueError(f"{self.name} draws noise at each step; give key=jax.random.key(seed), or one per image")
+        keys = None if key is None or not plan.draws else image_keys(key, x.shape[0])
 
         def call(state: State, row: Row) -> tuple[State, Any]:
             x, history = state
             inputs = x * row["scale_in"]
             output = model(inputs, Step(row["t"], row["index"], row["fraction"], row["until"])).astype(x.dtype)
-            if output.shape != x.shape:
-                raise ValueError(f"the model's output has shape {output.shape}; it has to be the sample's, {x.shape}")
             prediction = predict(schedule.prediction_type, output, inputs, row["alpha"], row["sigma"])
             prediction = prediction._replace(x0=clip_x0(schedule, prediction.x0))
-            eps = None if draw is None else draw(row["index"]).astype(x.dtype)
+            eps = None if keys is None else _normal(keys, 1 + row["index"], x.shape[1:]).astype(x.dtype)
             x, history = self.update(x, prediction, row, history, eps)
-            if progress is not None:
-                jax.debug.callback(progress, row["index"])
             if observe is not None:
                 observe(row["index"], prediction.x0)
             return (x, history), x if trajectory else None
@@ -202,12 +185,11 @@ def predict(
 ) -> Prediction:
     """x_0 and eps from a model's output for x = alpha x_0 + sigma eps; the scales broadcast. `kind` is one of
 
-        epsilon        eps                             (DDPM, 2006.11239)
-        v_prediction   v = alpha eps - sigma x_0       (progressive distillation, 2202.00512, appendix D)
-        sample         x_0
-        flow           eps - x_0, where alpha = 1 - sigma (flow matching)
-
-    "epsilon" divides by alpha, "sample" by sigma."""
+    epsilon        eps; divides by alpha            (DDPM, 2006.11239)
+    v_prediction   v = alpha eps - sigma x_0        (progressive distillation, 2202.00512, appendix D)
+    sample         x_0; divides by sigma
+    flow           eps - x_0, where alpha = 1 - sigma (flow matching)
+    """
     check_choice("prediction_type", kind, KINDS)
     if kind == "epsilon":
         return Prediction(output, (x - sigma * output) / alpha, output)
@@ -235,16 +217,12 @@ def weighted_sum(weights: Float[Array, " k"], arrays: Sequence[Array]) -> Array:
 
 
 def keys_of_seeds(seeds: Sequence[int]) -> Key[Array, " b"]:
-    """One key per image from one whole number per image. Raises ValueError for no seeds or one outside [0, 2^32)."""
-    if not len(seeds) or not all(0 <= seed < 2**32 for seed in seeds):
-        raise ValueError(f"seeds={list(seeds)} have to be one or more whole numbers in [0, 2^32)")
+    """One key per image from one whole number in [0, 2^32) per image."""
     return jax.vmap(jax.random.key)(jnp.array(list(seeds), jnp.uint32))
 
 
 def image_keys(key: Shaped[Array, "*k"], batch: int) -> Key[Array, " batch"]:
-    """The keys of `batch` images: `key` itself if it is one per image. Raises ValueError for another shape or type."""
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        raise ValueError(f"key is an array of {key.dtype}; make it with jax.random.key(seed) or keys_of_seeds")
+    """The keys of `batch` images: `key` itself if it is one per image. Raises ValueError for another number."""
     if key.ndim == 0:
         return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(batch))
     if key.shape != (batch,):
@@ -259,20 +237,3 @@ def starting_noise(key: Shaped[Array, "*k"], shape: Sequence[int]) -> Sample:
 
 def _normal(keys: Key[Array, " b"], draw: int | Int[Array, ""], shape: tuple[int, ...]) -> Sample:
     return jax.vmap(lambda key: jax.random.normal(jax.random.fold_in(key, draw), shape))(keys)
-
-
-def _noise_source(name: str, plan: Plan, x: Array, key: Array | None, noise: Array | None) -> Callable | None:
-    """A function from a call's index to its noise; None for a run without noise."""
-    if noise is not None:
-        shape = (len(plan.timesteps), *x.shape)
-        if not plan.draws or key is not None:
-            raise ValueError(f"{name}: noise= is for runs that draw noise, and replaces key=; leave one out")
-        if noise.shape != shape:
-            raise ValueError(f"{name}: noise has shape {noise.shape}, but the run's {shape[0]} calls need {shape}")
-        return lambda index: noise[index]
-    if not plan.draws:
-        return None
-    if key is None:
-        raise ValueError(f"{name} draws noise at each step; give key=jax.random.key(seed), or one key per image")
-    keys = image_keys(key, x.shape[0])
-    return lambda index: _normal(keys, 1 + index, x.shape[1:])

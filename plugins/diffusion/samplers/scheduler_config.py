@@ -13,29 +13,19 @@ from common.checked import check_fields
 from plugins.diffusion.samplers import Sampler, by_name
 from plugins.diffusion.samplers.schedules import FlowSchedule, Schedule, check_choice
 
-CLASSES = {  # diffusers' class -> our sampler
-    "DDIMScheduler": "ddim",
-    "DDIMInverseScheduler": "ddim_inversion",
-    "DDPMScheduler": "ddpm",
-    "PNDMScheduler": "plms",
-    "EulerDiscreteScheduler": "euler",
-    "EulerAncestralDiscreteScheduler": "euler_ancestral",
-    "HeunDiscreteScheduler": "heun",
-    "LMSDiscreteScheduler": "lms",
-    "DPMSolverMultistepScheduler": "dpm",
-    "UniPCMultistepScheduler": "unipc",
-    "LCMScheduler": "lcm",
-    "FlowMatchEulerDiscreteScheduler": "flow_euler",
-}
+# diffusers' class -> our sampler
+CLASSES = {"DDIMScheduler": "ddim", "DDIMInverseScheduler": "ddim_inversion", "DDPMScheduler": "ddpm"}
+CLASSES |= {"PNDMScheduler": "plms", "LCMScheduler": "lcm", "EulerDiscreteScheduler": "euler"}
+CLASSES |= {"EulerAncestralDiscreteScheduler": "euler_ancestral", "HeunDiscreteScheduler": "heun"}
+CLASSES |= {"LMSDiscreteScheduler": "lms", "DPMSolverMultistepScheduler": "dpm", "UniPCMultistepScheduler": "unipc"}
+CLASSES |= {"FlowMatchEulerDiscreteScheduler": "flow_euler"}
 
 # Keys of `Schedule` with the defaults of most classes, and by class the defaults that differ.
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(Schedule) if field.name != "sigma_spacing"}
 DEFAULTS |= {"beta_start": 0.0001, "beta_end": 0.02, "beta_schedule": "linear"}
 DEFAULTS |= {"steps_offset": 0, "set_alpha_to_one": True}
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
-    "DDIMScheduler": {"clip_sample": True},
-    "DDIMInverseScheduler": {"clip_sample": True},
-    "DDPMScheduler": {"clip_sample": True},
+    **{name: {"clip_sample": True} for name in ("DDIMScheduler", "DDIMInverseScheduler", "DDPMScheduler")},
     "PNDMScheduler": {"set_alpha_to_one": False},
     "HeunDiscreteScheduler": {"beta_start": 0.00085, "beta_end": 0.012},
     "LCMScheduler": {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"},
@@ -134,9 +124,8 @@ def to_json(sampler: Sampler, schedule: Schedule | FlowSchedule) -> dict[str, An
     if name is None:
         raise ValueError(f"sampler {sampler.name} has no class in diffusers; choose one of {', '.join(CLASSES)}")
     fields = {key: value for key, value in dataclasses.asdict(schedule).items() if value is not None}
-    options = dict(sampler.options)
-    own_spacing = fields.pop("sigma_spacing", "timesteps")
-    spacing = options.pop("sigma_spacing", None) or own_spacing
+    own, options = fields.pop("sigma_spacing", "timesteps"), dict(sampler.options)
+    spacing = options.pop("sigma_spacing", None) or own
     written = {"_class_name": name, **fields, **({RESPACED[spacing]: True} if spacing in RESPACED else {})}
     written |= {key: SUPPORTED[key][0] for key in UNSUPPORTED_DEFAULTS.get(name, {})}
     for key, (option, values) in OPTIONS.get(name, {}).items():

@@ -4,9 +4,9 @@ A diffusion model is trained on x_t = alpha_t x_0 + sigma_t eps, with alpha_t^2 
 The schedule is a list of betas, and alpha_t^2 = prod_{s<=t} (1 - beta_s) is called alphas_cumprod (DDPM, 2006.11239,
 equation 4). Samplers that work on noise levels use s_t = sigma_t / alpha_t, here `sigmas`.
 
-`Schedule` holds what training fixed (betas, prediction type) and what its authors advise for sampling (timestep
-spacing, clipping); `Schedule()` is that of Stable Diffusion 1.5, `scheduler_config.py` reads others from diffusers'
-files. `FlowSchedule` is the straight line x_s = (1 - s) x_0 + s eps of flow matching.
+`Schedule` holds what training fixed and what its authors advise for sampling; `Schedule()` is Stable Diffusion 1.5's,
+`scheduler_config.py` reads others. `FlowSchedule` is the straight line x_s = (1 - s) x_0 + s eps of flow matching. Both
+are hashable and may be static arguments; arrays are float64 numpy, computed once, before tracing.
 
 Timesteps of a run fall from noise to image (compared in 2305.08891, table 2):
 
@@ -14,12 +14,8 @@ Timesteps of a run fall from noise to image (compared in 2305.08891, table 2):
     linspace   from N - 1 down to 0, both included
     trailing   N - 1 first, then strides of N / steps: for few steps and for zero terminal SNR
 
-Samplers that work on noise levels follow one of two conventions:
-
-    Euler's family          timesteps need not be whole, and the last one is reached
-    DPM-Solver and UniPC    whole timesteps; `steps + 1` are spaced, and noise level 0 replaces the last
-
-Arrays are float64 numpy, computed once, before tracing. Both classes are hashable and may be static arguments.
+Of samplers on noise levels, Euler's family reaches the last timestep, and timesteps need not be whole; for DPM-Solver
+and UniPC, on whole timesteps, `steps + 1` are spaced, and noise level 0 replaces the last.
 """
 
 import dataclasses
@@ -37,6 +33,7 @@ Beta = Annotated[float | int, real(above=0, below=1)]
 Betas = Annotated[Sequence[Beta], Rule(lambda betas: len(betas) > 1, "two or more")]
 Levels = tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n+1"]]
 SMALLEST_ALPHA = 2.0**-24  # replaces an alphas_cumprod of 0, whose noise level would be infinite
+RHO = 7.0  # of Karras' noise levels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,8 +129,7 @@ class FlowSchedule(Checked):
 def zero_terminal_snr(betas: Float[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
     """The betas for which the last alphas_cumprod is 0 and the first is unchanged (2305.08891, algorithm 1)."""
     root = np.sqrt(np.cumprod(1 - betas))
-    root = (root - root[-1]) * root[0] / (root[0] - root[-1])
-    alpha_bar = root**2
+    alpha_bar = ((root - root[-1]) * root[0] / (root[0] - root[-1])) ** 2
     return 1 - np.concatenate([alpha_bar[:1], alpha_bar[1:] / alpha_bar[:-1]])
 
 
@@ -167,9 +163,8 @@ def whole_timesteps(schedule: Schedule, steps: int) -> Float[np.ndarray, " steps
 
 
 def levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None, solver: bool = False) -> Levels:
-    """Timesteps of the calls, and noise levels before each and after the last, without the first `start`.
-
-    `solver` chooses the convention of DPM-Solver, `sigma_spacing` overrides the schedule's."""
+    """Timesteps of the calls, and noise levels before each and after the last, without the first `start`. `solver`
+    chooses the convention of DPM-Solver, `sigma_spacing` overrides the schedule's."""
     spacing, total = sigma_spacing or schedule.sigma_spacing, schedule.num_train_timesteps
     check_choice("sigma_spacing", spacing, get_args(SigmaSpacing))
     space = solver_timesteps if solver else spaced_timesteps
@@ -180,22 +175,15 @@ def levels(schedule: Schedule, steps: int, start: int, sigma_spacing: str | None
         high, low = schedule.sigma_max or float(high), schedule.sigma_min or float(low)
         if not low < high and steps > 1:  # a single step takes the highest alone
             raise ValueError(f"sigma_min={low:g} has to lie below sigma_max={high:g}; leave out one of them")
-        s = (karras_sigmas if spacing == "karras" else exponential_sigmas)(high, low, steps)
+        ramp = np.linspace(0, 1, steps)
+        if spacing == "karras":  # 2206.00364, equation 5
+            s = (high ** (1 / RHO) + ramp * (low ** (1 / RHO) - high ** (1 / RHO))) ** RHO
+        else:
+            s = np.exp(np.linspace(np.log(high), np.log(low), steps))
         t = np.interp(np.log(s), np.log(schedule.sigmas), np.arange(total))
         t = np.round(t) if solver else t
     final = 0.0 if schedule.final_sigmas_type == "zero" else float(schedule.sigmas[0])
     return t[start:], np.append(s, final)[start:]
-
-
-def karras_sigmas(high: float, low: float, steps: int, rho: float = 7.0) -> Float[np.ndarray, " steps"]:
-    """Equation 5 of "Elucidating the Design Space of Diffusion-Based Generative Models" (2206.00364)."""
-    ramp = np.linspace(0, 1, steps)
-    return (high ** (1 / rho) + ramp * (low ** (1 / rho) - high ** (1 / rho))) ** rho
-
-
-def exponential_sigmas(high: float, low: float, steps: int) -> Float[np.ndarray, " steps"]:
-    """Noise levels whose logarithms are evenly spaced."""
-    return np.exp(np.linspace(np.log(high), np.log(low), steps))
 
 
 def log_snr(s: Float[np.ndarray, " n"]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,14 +5,14 @@ DPM-Solver++ (Lu et al., 2211.01095). The exact step from s to t, with h = lambd
     x_t = (sigma_t / sigma_s) x_s + sigma_t int exp(lambda) x_0(lambda) dlambda
 
 and the solvers expand the predicted x_0 around s: order 1 is DDIM; in order 2 ("2M", algorithm 2) and 3 ("3M") the last
-predictions give the derivatives by finite differences. The SDE form ("2M SDE", appendix) draws noise at each step. For
-every order a step is a weighted sum of the sample, the last three predictions and noise.
+predictions give the derivatives by finite differences. The SDE form ("2M SDE", appendix) draws noise at each step.
 
 UniPC (Zhao et al., 2302.04867): a predictor and a corrector of any order that share their model calls. The predictor
 ("UniP", equation 9) moves the sample with the last p predictions of x_0. The model's next call, at the end of the step,
-also corrects that step ("UniC", equation 8), and the next predictor starts from the corrected sample. Both are weighted
-sums of the sample and predictions; the weights solve the small linear systems of appendix B for the data-prediction
-form, with B(h) = h ("bh1") or e^h - 1 ("bh2").
+also corrects that step ("UniC", equation 8), and the next predictor starts from the corrected sample. The weights solve
+the small linear systems of appendix B for the data-prediction form, with B(h) = h ("bh1") or e^h - 1 ("bh2").
+
+In both, a step is a weighted sum of the sample, the last predictions and noise.
 """
 
 import math
@@ -39,10 +39,9 @@ def dpm_plan(
     euler_at_final: bool = False,
     sigma_spacing: str | None = None,
 ) -> Plan:
-    """Weights of each step.
-
-    `expansion` is the treatment of order 2's derivative: "midpoint" or "heun" (exponential integrator).
-    `lower_order_final` lowers the order of the last steps of short runs, `euler_at_final` that of the last always."""
+    """Weights of each step. `expansion` is the treatment of order 2's derivative: "midpoint" or "heun" (exponential
+    integrator). `lower_order_final` lowers the order of the last steps of short runs, `euler_at_final` that of the last
+    always."""
     if order not in (1, 2, 3) or (sde and order == 3):
         raise ValueError(f"dpm: order={order} is not supported{' with sde' if sde else ''}; choose 1 or 2, or 3 as ODE")
     check_choice("expansion", expansion, ("midpoint", "heun"))
@@ -68,16 +67,13 @@ def dpm_plan(
 def _row(
     lam: np.ndarray, alpha: float, sigma: np.ndarray, order: int, sde: bool, expansion: str
 ) -> tuple[float, Float[np.ndarray, " 3"], float]:
-    """Weights of the sample, of the last three predictions (newest first) and of noise.
-
-    `lam` ends with lambda before and after the step, `alpha` is after it, `sigma` before and after it."""
+    """Weights of the sample, of the last three predictions (newest first) and of noise. `lam` ends with lambda before
+    and after the step, `alpha` is after it, `sigma` before and after it."""
     h = lam[-1] - lam[-2]
-    ratio = sigma[1] / sigma[0]
-    if sde:
-        x, decay, noise = ratio * np.exp(-h), np.exp(-2 * h), sigma[1] * np.sqrt(-np.expm1(-2 * h))
-        h = 2 * h  # the SDE's integrals are the ODE's with twice the step
-    else:
-        x, decay, noise = ratio, np.exp(-h), 0.0
+    x, decay, noise = sigma[1] / sigma[0], np.exp(-h), 0.0
+    if sde:  # the integrals are the ODE's with twice the step
+        x, decay, noise = x * decay, decay**2, sigma[1] * np.sqrt(-np.expm1(-2 * h))
+        h = 2 * h
     # Integrals of exp(lambda) times 1, lambda and lambda^2 / 2, relative to alpha at the end.
     phi = [1 - decay]
     if order > 1:
@@ -124,9 +120,8 @@ def unipc_plan(
     sigma_spacing: str | None = None,
 ) -> Plan:
     """Weights of each call: of the corrector of the step before it, then of the predictor of the step after it.
-
-    "predict_x" and "predict" weigh the corrected sample and the last predictions. "keep", "correct_x", "correct_new"
-    and "correct" weigh the sample itself, the one before the last step, the new prediction and those before it."""
+    "predict_x" and "predict" weigh the corrected sample and the last predictions; "keep", "correct_x", "correct_new"
+    and "correct" the sample itself, the one before the last step, the new prediction and those before it."""
     if not 1 <= order <= MAX_ORDER:
         raise ValueError(f"unipc: order={order} has to be 1 to {MAX_ORDER}")
     check_choice("variant", variant, ("bh1", "bh2"))
@@ -179,9 +174,8 @@ class SolverStep:
         return self.weights(np.array([0.5]) if self.p == 1 else np.linalg.solve(*self.system()))
 
     def weights(self, rho: Float[np.ndarray, " p"]) -> Float[np.ndarray, " p+1"]:
-        """Equation 8's sum over differences to the newest known prediction, as weights of the predictions.
-
-        `rho` weighs the differences of the older predictions, then of the new one."""
+        """Equation 8's sum over differences to the newest known prediction, as weights of the predictions; `rho` weighs
+        the differences of the older predictions, then of the new one."""
         older = -self.alpha * self.b * (rho[:-1] / self.r)
         new = -self.alpha * self.b * rho[-1]
         newest = -self.alpha * np.expm1(self.h) - older.sum() - new

@@ -79,7 +79,7 @@ class AutoencoderTask:
         """Reconstruct through sampled latents, or without a key through the most probable ones."""
         vae = nnx.merge(self.graphdef, params["vae"])
         posterior = vae.encode(2 * jnp.asarray(image) - 1)
-        latents = posterior.mode if key is None else posterior.sample(key)
+        latents = posterior.mean if key is None else posterior.sample(key)
         return Reconstruction((vae.decode(latents) + 1) / 2, latents, posterior)
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:

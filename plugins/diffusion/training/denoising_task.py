@@ -5,10 +5,8 @@
     UNet(x_t, t, states) -> epsilon, v or x_0, compared with the target
 
 (Ho et al., 2006.11239; Rombach et al., 2112.10752.) Timesteps are spread evenly over each batch, from one random shift
-(Kingma et al., 2107.00630, appendix I.1), which lowers the variance of the loss at no cost. Errors are weighted by
-min-SNR (2303.09556). The empty prompt, which guidance needs, comes from the data: they drop a share of the captions.
-
-Batches hold
+(Kingma et al., 2107.00630, appendix I.1), which lowers the variance of the loss. Errors are weighted by min-SNR
+(2303.09556). The empty prompt, which guidance needs, comes from the data, which drop a share of the captions. Batches:
 
     image                          b h w 3 in [0, 1]: encoded here by the frozen autoencoder, or used as pixels, or
     latents_mean, latents_std      b h w c, not scaled: the autoencoder's output, computed once (`latent_cache.py`)
@@ -59,12 +57,9 @@ class Denoised(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SampleSheet(Checked):
-    """Image summary of a base in training: images of fixed prompts and seeds, one row per seed, so that runs compare.
+    """Image summary of a base in training: images of fixed prompts and seeds, a row per seed, so that runs compare."""
 
-    No `prompts`: a blank image. `steps` and `guidance` are a pipeline's.
-    """
-
-    prompts: Sequence[str] = ()
+    prompts: Sequence[str] = ()  # none: a blank image
     seeds: int = 2
     steps: int = 20
     guidance: float = 4.0
@@ -225,10 +220,8 @@ def latents_of(
 
 
 def spread_timesteps(key: PRNGKeyArray, count: int, steps: int, kind: str = "uniform") -> Int[Array, " {count}"]:
-    """`count` timesteps of 0 .. steps - 1 in random order, one from each of `count` equal strata.
-
-    `kind`: uniform, or cubic: t = (1 - u^3) steps (T2I-Adapter, 2302.08453, section 3.4), 69 % in the noisiest third.
-    """
+    """`count` timesteps of 0 .. steps - 1 in random order, one from each of `count` equal strata. `kind`: uniform, or
+    cubic: t = (1 - u^3) steps (T2I-Adapter, 2302.08453, section 3.4), 69 % in the noisiest third."""
     shift, order = jax.random.split(key)
     fractions = (jnp.arange(count) + jax.random.uniform(shift)) / count
     t = jax.random.permutation(order, jnp.minimum((fractions * steps).astype(jnp.int32), steps - 1))

@@ -1,7 +1,5 @@
-"""Losses and metrics of diffusion training, objects that a config lists; `common/training/objectives.py` has others.
-
-Beside them the noisy samples, targets and weights that a loss compares, for each kind of prediction
-(`samplers/sampler.py`)."""
+"""Losses and metrics of diffusion training, objects that a config lists; and the noisy samples, targets and weights
+that a loss compares, for each kind of prediction (`samplers/sampler.py`)."""
 
 import dataclasses
 
@@ -10,8 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from common.checked import Checked, NotNegative
 from common.training.objectives import Scope, Weight, Weighted
-from plugins.diffusion.samplers.sampler import KINDS
-from plugins.diffusion.samplers.schedules import Schedule, check_choice
+from plugins.diffusion.samplers.schedules import Schedule
 
 Rows = Float[Array, "b ..."]
 Steps = Int[Array, " b"]
@@ -19,10 +16,8 @@ Steps = Int[Array, " b"]
 
 @dataclasses.dataclass(frozen=True)
 class Denoising(Weighted):
-    """Squared error of the prediction, averaged over each example's latents, times the weight of its timestep.
-
-    With weights of 1 this is the simple loss of DDPM (2006.11239, equation 14).
-    """
+    """Squared error of the prediction, averaged over each example's latents, times the weight of its timestep: with
+    weights of 1 the simple loss of DDPM (2006.11239, equation 14)."""
 
     weight: Weight = 1.0
 
@@ -32,10 +27,8 @@ class Denoising(Weighted):
 
 @dataclasses.dataclass(frozen=True)
 class ErrorBetween(Checked):
-    """A metric: the unweighted squared error of the examples whose timestep lies in [first, last); 0 without any.
-
-    A step's loss depends far more on its timesteps than on the model; within a narrow range, less so.
-    """
+    """A metric: the unweighted squared error of the examples whose timestep lies in [first, last); 0 without any. A
+    step's loss depends far more on its timesteps than on the model; within a narrow range, less so."""
 
     first: NotNegative
     last: int
@@ -81,7 +74,6 @@ def target(
     kind: str, x0: Float[Array, "*s"], eps: Float[Array, "*s"], alpha: Float[Array, "*#s"], sigma: Float[Array, "*#s"]
 ) -> Float[Array, "*s"]:
     """The output of a perfect model of `kind` for x = alpha x_0 + sigma eps."""
-    check_choice("prediction_type", kind, KINDS)
     return {"epsilon": eps, "sample": x0, "v_prediction": alpha * eps - sigma * x0, "flow": eps - x0}[kind]
 
 
@@ -111,13 +103,8 @@ def snr(schedule: Schedule, t: Steps) -> Float[Array, " b"]:
 
 
 def min_snr_weight(snr: Float[Array, " b"], kind: str, gamma: float = 5.0) -> Float[Array, " b"]:
-    """Weight of a timestep's squared error in the model's own kind (Min-SNR, 2303.09556, section 3.4).
-
-    The paper weighs the error in x_0 by min(snr, gamma). The error in eps is that in x_0 times snr, the one in v times
-    snr + 1. Raises ValueError for gamma <= 0 or a kind without such a weight."""
-    check_choice("prediction_type", kind, KINDS[:3])
-    if gamma <= 0:
-        raise ValueError(f"min-SNR's gamma={gamma} has to be positive; the paper's is 5")
+    """Weight of a timestep's squared error in the model's own kind (Min-SNR, 2303.09556, section 3.4). The paper weighs
+    the error in x_0 by min(snr, gamma). The error in eps is that in x_0 times snr, the one in v times snr + 1."""
     if kind == "epsilon":
         return jnp.minimum(1, gamma / snr)  # min(snr, gamma) / snr, also where snr is 0
     return jnp.minimum(snr, gamma) / (snr + 1 if kind == "v_prediction" else 1)
