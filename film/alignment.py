@@ -18,8 +18,6 @@ finds it in three steps:
 Matrices are 3x3, for column vectors (x, y, 1) with pixel centres at whole numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -16,8 +16,6 @@ arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are
 are reported at once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import importlib

@@ -7,8 +7,6 @@
 another thread) one by one, so memory does not grow with the length of a clip. A cut is held, not morphed.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses

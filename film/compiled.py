@@ -6,8 +6,6 @@ allows (`ComputePlan.kept`). If it allows fewer than two, `_coarse` gets the lev
 is made again for `_finish`, when the others are not needed any more.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections import OrderedDict

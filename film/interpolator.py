@@ -15,8 +15,6 @@ so that devices are busy with one new frame in each gap as well. Windows, and mi
 by gap.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence

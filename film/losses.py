@@ -12,8 +12,6 @@ And two that refine the image: `Visibility` supervises the mixture (`film.fusion
 the true middle frame does, which the teacher knows; `Laplacian` compares images band by band.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

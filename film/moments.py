@@ -11,8 +11,6 @@ know the midpoint alone, and make others as midpoints of midpoints, k / 2^n:
 For a moment that is none of them the nearest k / 32 is taken. `schedule` orders the work depth first.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence

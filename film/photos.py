@@ -22,8 +22,6 @@ exposure: then it takes each photo once, in order, and keeps small images of the
                median does not see it. Measured in docs/photos.md.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Sequence

@@ -14,8 +14,6 @@ so they are ranked by their number. The PyTorch port lists specialised predictor
 Nothing is skipped or guessed: see the three checks of `common/weights/porting.py`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -15,8 +15,6 @@ slower, it stutters. `without_duplicates` drops them, so that motion goes on eve
 stays a hold.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 

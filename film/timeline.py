@@ -20,8 +20,6 @@ times as near as that to a constant rate are put on it (`snapped`).
 A movie's last frame stays until the movie ends, so the output lasts as long as the source (or F times as long).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

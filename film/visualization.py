@@ -7,8 +7,6 @@ errors, the evaluated one's flow.
 `inspection_sheet` shows how the network made one frame, `comparison` a frame beside the plain cross-fade.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The page shows the clip, each of its frames under a slider, and the network's fl
 with the same options.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from typing import Any

@@ -22,8 +22,6 @@ by k x 90 degrees, mirrored, played backwards and tinted. Turning an image turns
 their places; playing backwards swaps x0 with x1, and their flows.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal

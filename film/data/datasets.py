@@ -8,8 +8,6 @@ a FileNotFoundError when it is read. Where a protocol crops or resizes the image
 published evaluations.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ others; the result is the same. `film.data.record_sources.TfdsTriplets` reads it
 `tfds.builder_from_directory(DESTINATION).as_data_source(split="train")`.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import logging

@@ -4,8 +4,6 @@ No download, no disk, exact middle frames: enough to see a recipe run and its lo
 Each frame is drawn from the same textures, so what is occluded and disoccluded is right as well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated
 

@@ -10,8 +10,6 @@ to the very values that TensorFlow gives. JPEG frames differ by one level of 255
 faster, coarser DCT.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -9,8 +9,6 @@
 access: see `film.data.datasets` (folders), `film.data.record_sources` and `film.data.procedural`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -21,8 +21,6 @@ each run of four examples has three and one (shares are rounded to a hundredth o
 epochs of their own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise

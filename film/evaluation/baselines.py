@@ -6,8 +6,6 @@ true frame in between: "true-flow" warps both frames by DIS flow from the true f
 a warp by DIS flow without any choice between the frames can give. It knows where things are, so no time changes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import cv2

@@ -10,8 +10,6 @@ from DIS flow of the *true* frame to both neighbours (`film.data.teacher_flow`),
   point whose flow back does not return. That holds where flow failed for another reason, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import cv2

@@ -31,8 +31,6 @@ other pixels only; the rest (SSIM, LPIPS), which need neighbours, see a predicti
 the average of the neighbours there. That makes their numbers milder, for all methods alike.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ Each group is a section of the help. An option that was not given is None, or Fa
 options of the other kind of source. Needs no JAX.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from fractions import Fraction

@@ -4,8 +4,6 @@ Needs no JAX, so that a mistyped name is an error at once. A source (`film.io.so
 `film.timeline` says which moments of them the output shows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math

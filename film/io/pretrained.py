@@ -5,8 +5,6 @@ address (`common.weights.remote`) is downloaded. Weights of another program, suc
 PyTorch port's file, are converted once and kept in the user's cache folder, so that the second run starts at once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 from pathlib import Path

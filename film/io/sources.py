@@ -9,8 +9,6 @@ without the end mark of its format is decoded at once (a whole file may lack it 
 Other damage, inside a photo, is found when it is decoded; then, too, nothing is left of the output.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import itertools

@@ -3,8 +3,6 @@
 A weights file is safetensors with its architecture in the metadata, so nothing else is needed to build the network.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path

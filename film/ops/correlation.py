@@ -1,7 +1,5 @@
 """Local correlation of two feature maps: the cost volume of FlowNet and PWC-Net."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax

@@ -5,8 +5,6 @@
 The zeros fill the image up to a whole group of channels (`film.ops.convolution.GROUP`).
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float

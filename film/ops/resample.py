@@ -7,8 +7,6 @@
 * `resize_nearest`: half-pixel centres. The decoder's upsampling.
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jax import lax

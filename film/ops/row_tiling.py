@@ -10,8 +10,6 @@ window begins.
 This is for large images on a CPU. On an accelerator, and for the gradient of a crop, `common.nn.remat` saves memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

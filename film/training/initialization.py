@@ -14,8 +14,6 @@ others stay random, except the correlation's, which start at zero, and everythin
    The loss then has a gradient that moves the flow from the first step on.
 """
 
-from __future__ import annotations
-
 import jax
 import numpy as np
 from flax import nnx

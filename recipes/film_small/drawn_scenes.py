@@ -21,8 +21,6 @@ Batch i is a function of the seed and i: runs resume to the bit on the same kind
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -108,7 +106,7 @@ class DrawnScenes(Checked):
     def rules(self):
         yield not self.run or self.run > 2 * self.gaps[1], "run is over twice the largest of gaps, or 0"
 
-    def batches(self, seed: int) -> DrawnBatches:
+    def batches(self, seed: int) -> "DrawnBatches":
         """Raises FileNotFoundError, ValueError without photographs, for a film too small or short, or a batch that the
         processes cannot share."""
         return DrawnBatches(self, seed, load_textures(self))
@@ -130,7 +128,7 @@ class DrawnBatches:
         self.share = size * index, size * (index + 1)
         self.draw = jax.jit(partial(draw_batch, config, *self.share))
 
-    def __iter__(self) -> DrawnBatches:
+    def __iter__(self) -> "DrawnBatches":
         return self
 
     def __next__(self) -> Batch:

@@ -17,8 +17,6 @@ u <- q - s D(u), which gains at least a factor of three each time.
 and t = 1. Flow from the frame at t to that at t' is `place(trace(p, t), t') - p`, exact but for rounding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -55,7 +53,7 @@ class Pose:
         """The homography at this progress."""
         return homography(progress, self.centre, self.shift, self.turn, self.zoom, self.shear, self.tilt)
 
-    def times(self, factor: float) -> Pose:
+    def times(self, factor: float) -> "Pose":
         """The same change, `factor` times as large: that of a layer at 1 / factor of the nearness."""
         (x, y), (gx, gy) = self.shift, self.tilt
         scaled = dict(turn=factor * self.turn, zoom=factor * self.zoom, shear=factor * self.shear)
