@@ -5,11 +5,10 @@ learn to blend before they learn motion, so two terms reach the flow without pas
 
 * `WarpedL1`: each warped frame against the truth; the reference has the sum of both, switched off (`l1_warped`);
 * `TeacherFlow`: FILM's flows against a teacher that sees the middle frame: the exact flow of photographs that the code
-  moves (`recipes/film_small/moving_photographs.py`); of a film, classical optical flow from the true middle frame to
-  both neighbours, computed when the data was cut (`film/data/cutting.py`).
+  moves (`recipes/film_small`), or classical flow that was computed when a film was cut (`film/data/cutting.py`).
 
 And two that refine the image: `Visibility` supervises the mixture (`film.fusion.blend`) where only one frame shows what
-the true middle frame does, which the teacher knows; `Laplacian` compares images band by band.
+the true middle frame does; `Laplacian` compares images band by band.
 """
 
 import dataclasses
@@ -45,8 +44,7 @@ class WarpedL1(Weighted):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherFlow(Weighted):
-    """`flow_error` against the batch's teacher flow (`film.data.triplet_batches.TripletConfig`,
-    `recipes.film_small.moving_photograph_batches.SyntheticConfig`)."""
+    """`flow_error` against the batch's teacher flow (`film.data.triplet_batches`)."""
 
     weight: Weight = 1.0
 
@@ -115,9 +113,7 @@ def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
 def resize_valid(
     resize: Callable[[Array], Array], flow: Float[Array, "b h w 2"], valid: Float[Array, "b h w"]
 ) -> tuple[Float[Array, "b h2 w2 2"], Float[Array, "b h2 w2"]]:
-    """Flow and its validity in [0, 1] at another size: the mean over valid pixels alone, and their share.
-
-    `resize` is an average of neighbours (`film.ops.resample`); where nothing is valid, flow is 0.
-    """
+    """Flow and its validity in [0, 1] at another size: the mean over valid pixels alone, 0 where none is, and their
+    share. `resize` is an average of neighbours (`film.ops.resample`)."""
     share = resize(valid[..., None])
     return resize(flow * valid[..., None]) / jnp.maximum(share, EPSILON), share[..., 0]

@@ -4,8 +4,7 @@
     frame = preparation.apply(3, photo)      # photo number 3
 
 Photos are float32 ``h w 3``, RGB in [0, 1]. `prepare` needs their sizes alone, unless it aligns them or matches their
-exposure: then it takes each photo once, in order, and keeps small images of the one before it and of the first.
-`apply` does one photo after another. Its stages:
+exposure: then it takes each photo once, in order. `apply` does one photo after another. Its stages:
 
 1. fit         photos of different sizes are brought to one frame (`FITS`); none is ever enlarged for it:
                crop    the smallest width by the smallest height; each photo is scaled down until it just covers that,
@@ -16,10 +15,9 @@ exposure: then it takes each photo once, in order, and keeps small images of the
 2. align       the shake of the hand is undone, and the part that all photos show is kept (`film.alignment`)
 3. size        the frame is scaled to `size` (`parse_size`)
 4. exposure    each photo is multiplied by one gain per colour in linear light, so that it is as bright, and as warm, as
-               the first: the brightness does not pump. A gain is the median ratio of what two consecutive photos show
-               at the same places (or, where no places could be matched, at the same ranks), clipped values left out;
-               the gains of a sequence are multiplied up. Whatever moves fills less than half of the frame, so the
-               median does not see it. Measured in docs/photos.md.
+               the first. A gain is the median ratio of what two consecutive photos show at the same places (or, where
+               no places could be matched, at the same ranks), clipped values left out; the gains of a sequence are
+               multiplied up. Whatever moves fills less than half of the frame, so the median does not see it.
 """
 
 import dataclasses
@@ -93,13 +91,11 @@ def prepare(
     Args:
       sizes: (width, height) of each photo, as `read_image` gives it.
       names: what errors call the photos.
-      photos: the photos in order, taken once and only for `align` and `match_exposure`.
+      photos: in order, taken once and only for `align` and `match_exposure`.
       fit: one of FITS; None: all photos must have one size.
       size: a target as of `parse_size`; None keeps the size.
-      align: undoes the motion of the camera.
-      match_exposure: makes all photos as bright as the first.
 
-    Raises ValueError for sizes that need a `fit`, photos that do not align, exposures that cannot be compared.
+    ValueError for sizes that need a `fit`, photos that do not align, exposures that cannot be compared.
     """
     if align and fit == "pad":
         raise ValueError("--align with --fit pad: the bars would be aligned too; give --fit crop or --fit resize")
@@ -133,7 +129,7 @@ def parse_size(text: str | int, size: Size) -> Size:
     """The (width, height) that `text` asks of an image of `size`.
 
     1080p is the shorter side, 1280 the longer one; both keep the shape, round to even sides (which every movie codec
-    takes) and never enlarge. 1280x720 is taken as it is. Raises ValueError for another text.
+    takes) and never enlarge. 1280x720 is taken as it is. ValueError for another text.
     """
     (width, height), words = size, str(text).strip().lower()
     if exact := re.fullmatch(r"(\d+)x(\d+)", words):
@@ -180,7 +176,7 @@ def light_thumbnail(image: Image) -> Image:
 def exposure_gains(light0: Image, light1: Image, matrix: Matrix | None) -> Gains | None:
     """By what the second image's channels are multiplied, in linear light, to be as bright as the first's.
 
-    Both are results of `light_thumbnail`; `matrix` leads from the first to the second. Without one only their
+    Both are results of `light_thumbnail`; `matrix` leads from the first to the second; without one only their
     distributions are compared. None if fewer than MIN_USABLE of the pixels are neither dark nor near white in both.
     """
     if matrix is not None:  # what is beyond the edge becomes 0, which is not usable

@@ -1,12 +1,12 @@
 """Where a clip must not be interpolated as it stands: cuts, still gaps and duplicate frames.
 
-Cut. Frames on both sides of a cut have nothing in common, and a network morphs one into the other. Thumbnails of
-`SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
-fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a
-cut, correlation minus distance is around 0 or below; within a shot it is above 0.3, but for a whip pan that leaves
-nothing of a frame in the next one. Where the correlation alone is above `SAME` (across shots it stays below 0.7)
-colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated. Where a
-frame is plain nothing can be correlated, and what changes the colours by much is a cut: a fade does not, at once.
+Cut. Frames on both sides have nothing in common, and a network morphs one into the other. Of thumbnails of `SIDE`
+pixels frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion does not count; what is left is
+the correlation of their luma and the Hellinger distance of their colours. At a cut, correlation minus distance is
+around 0 or below; within a shot above 0.3, but for a whip pan that leaves nothing of a frame in the next one. Where the
+correlation alone is above `SAME` (across shots it stays below 0.7) colours do not count: a flash or a fade. A
+cross-dissolve is interpolated. Where a frame is plain nothing can be correlated, and what changes the colours by much
+is a cut.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
@@ -74,8 +74,8 @@ def is_still(x0: Frame, x1: Frame) -> bool:
 
 
 def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
-    """Of each run of equal frames the first; of a run longer than `HOLD` the last as well, so that it is held. The very
-    last frame stays, so that the clip ends when it did."""
+    """Of each run of equal frames the first; of a run longer than `HOLD`, and at the end, the last as well, so that it
+    is held."""
     kept = latest = None
     for frame in frames:
         if kept is not None and is_still(kept.image, frame.image):

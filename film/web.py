@@ -1,8 +1,5 @@
-"""`film web`: photos or a video are dropped on a page, which makes a clip by the functions of the command.
-
-The page shows the clip, each of its frames under a slider, and the network's flow; it makes no more than the command
-with the same options.
-"""
+"""`film web`: photos or a video are dropped on a page, which makes a clip by the functions of the command, and shows
+it, each of its frames under a slider, and the network's flow."""
 
 import functools
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Triplets that the code draws: textured shapes that move straight over a moving, textured background.
 
 No download, no disk, exact middle frames: enough to see a recipe run and its loss fall (`debug=cpu`), and for tests.
-Each frame is drawn from the same textures, so what is occluded and disoccluded is right as well.
 """
 
 from dataclasses import dataclass

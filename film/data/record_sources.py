@@ -1,13 +1,10 @@
 """Training sources that are no image folders: TFRecords, tfds and ArrayRecord datasets, patches cut from a film.
 
-All are `film.data.triplet.Source`, to be named in the config of `film.data.triplet_batches.MixtureConfig`.
-
-FILM's own training files are TFRecords of three encoded frames each, read here without TensorFlow. A dataset
-`name@200` is the files `name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record
-has the features `frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (image files), their format,
-height and width, and `path` (folder of the middle frame); see `datasets/util.py` of the reference. PNG frames decode
-to the very values that TensorFlow gives. JPEG frames differ by one level of 255 on average: TensorFlow takes a
-faster, coarser DCT.
+FILM's own training files are TFRecords, read here without TensorFlow. A dataset `name@200` is the files
+`name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record has the features
+`frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (image files), their format, height and width, and
+`path`; see `datasets/util.py` of the reference. PNG frames decode to the very values that TensorFlow gives, JPEG frames
+differ by one level of 255 on average: TensorFlow takes a faster, coarser DCT.
 """
 
 import re
@@ -90,8 +87,8 @@ class TfdsTriplets(Source):
 class CutTriplets(Source):
     """A folder of `film.data.cutting`, its arrays left on disk until a record is read.
 
-    As a `Source` it gives the three frames alone. Item i is the whole record: images uint8 [3 S S 3] (x0, y, x1),
-    flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
+    As a `Source` it gives the three frames alone. Item i is the whole record: images uint8 [3 S S 3] (x0, y, x1), flows
+    [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
     """
 
     folder: str | Path

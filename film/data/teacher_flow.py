@@ -1,10 +1,8 @@
 """A classical optical-flow teacher for training triplets: from the middle frame to both neighbours.
 
-Training sees the true middle frame, which the network never does. Flow from it to either neighbour is half as long as
-flow between the neighbours and has far fewer occlusions, so a classical method is often right. A network that starts
-from the teacher's flow, where that is reliable, learns large motion in a small fraction of the steps.
-
-Stages, all on the half-size luma (a 1280x720 film gives 640x360 maps):
+Training sees the true middle frame. Flow from it to either neighbour is half as long as between the neighbours and has
+far fewer occlusions, so a classical method is often right; a network that starts from it learns large motion in a small
+fraction of the steps. On the half-size luma (a 1280x720 film gives 640x360 maps):
 
 1. DIS flow (Kroeger et al. 2016, "Fast Optical Flow using Dense Inverse Search"), middle to each neighbour.
 2. A pixel is `valid` when the neighbour, warped by that flow, looks the same there (photometric test), the

@@ -54,11 +54,9 @@ class Prediction(NamedTuple):
 
 
 class Source(Checked, ABC):
-    """Random access to triplets. An index always means the same record: resumed runs and record ids rely on it.
-
-    Sources are frozen dataclasses, so that a config can name them, and read the disk at first use, not before. A record
-    that cannot be read is an OSError or ValueError.
-    """
+    """Random access to triplets. An index always means the same record: resumed runs and record ids rely on it. Sources
+    are frozen dataclasses, which a config names, and read the disk at first use. OSError or ValueError for a record
+    that cannot be read."""
 
     @abstractmethod
     def __len__(self) -> int: ...

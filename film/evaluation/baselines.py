@@ -1,9 +1,8 @@
 """Methods: functions that make a frame between two others; those without training, and an oracle.
 
 A `Method` takes two frames once and then gives the frame at any time between them, so that what does not depend on the
-time is not computed again. `METHODS` lists the baselines by their names in a command. An oracle of `ORACLES` sees the
-true frame in between: "true-flow" warps both frames by DIS flow from the true frame and takes their mean, the best that
-a warp by DIS flow without any choice between the frames can give. It knows where things are, so no time changes it.
+time is not computed again. An oracle sees the true frame: "true-flow" warps both frames by DIS flow from the true frame
+and takes their mean, the best that a warp by DIS flow without any choice between the frames can give.
 """
 
 from collections.abc import Callable

@@ -2,7 +2,7 @@
 
 The package ships weights as `film/weights/NAME/weights.safetensors`; a run's folder holds a file of the same name. An
 address (`common.weights.remote`) is downloaded. Weights of another program, such as the published SavedModels and the
-PyTorch port's file, are converted once and kept in the user's cache folder, so that the second run starts at once.
+PyTorch port's file, are converted once and kept in the user's cache folder.
 """
 
 import dataclasses

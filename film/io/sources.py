@@ -1,12 +1,10 @@
 """The two sources of a run, `Photos` and a `Movie`: timed frames of one size.
 
 Each photo is opened once: its file is kept, encoded, up to `MAX_CACHE` bytes for all of them; of the photos beyond that
-only the size is kept, and they are opened again when they are decoded, when the network needs them. So only a few
-decoded images are ever in memory.
+only the size is kept. They are decoded when the network needs them, so only a few decoded images are ever in memory.
 
 A photo that was cut short while it was copied has a valid header, and would end hours of work half-way. So a file
 without the end mark of its format is decoded at once (a whole file may lack it where a program has appended data).
-Other damage, inside a photo, is found when it is decoded; then, too, nothing is left of the output.
 """
 
 import dataclasses

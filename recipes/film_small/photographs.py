@@ -1,26 +1,21 @@
 """Fetches the photographs that `moving_photographs.py` moves: 111 of them, 287 megapixels, 41 MB.
 
-`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package and path in the package,
-as the packages' own notes have them (debian/copyright, Plasma's metadata.json, the READMEs of GCompris). The packages
-are Debian's, of desktops and a teaching program:
-
-    apt-get download NAME -> NAME_VERSION_all.deb > member                      Lomiri, Plasma, LXQt
-                                                  > member.rcc > member         GCompris
+`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package and path in the package, as
+the packages' own notes have them (debian/copyright, Plasma's metadata.json, the READMEs of GCompris). The packages are
+Debian's, of desktops and a teaching program.
 
 Selection, by looking at every candidate whole and, where it is sharpest, at full size. Left out: renders, vector art
 and composites; black or white borders, overlaid text, people on a stage, film characters; fewer than 640 px on the
 short side; out of focus, underexposed, or smooth in more than 85 % of the area (mean gradient over 64x64 px below one
 level of 255 per px); smeared by compression or noise reduction; MATE's photographs, which are under the GPL. The split
-`held_out` is never trained on. The evaluation's clips and stereo pair are not among them.
+`held_out` is never trained on.
 
-Files are copied without re-encoding into one flat folder:
+Files are copied without re-encoding into one flat folder, beside
 
-    lomiri_*.jpg plasma_*.jpg lxqt_*.png lxqt_*.jpg gcompris_*.webp
     index.json   photographs: the columns above, width and height (px, upright), sha256; packages: archive, its SHA-256,
                  licences; missing: members that this version of a package lacks
 
-Debian keeps one version of a package per release; the list is of release 12. Photographs that another release lacks are
-left out and reported.
+The list is of Debian 12; photographs that another release lacks are left out and reported.
 
     python -m recipes.film_small.photographs                        # data/photographs; downloads 191 MB
     python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER
@@ -76,10 +71,8 @@ def fetch_photographs(
     photographs: Sequence[Photograph] | None = None,
 ) -> dict[str, Any]:
     """Contents of `folder`/index.json. An existing folder is checked, a missing one is written; `photographs`: by
-    default the list.
-
-    Raises FileExistsError (the folder has other contents), ConnectionError (a package cannot be downloaded), ValueError
-    (a damaged archive, one without any of these photographs, a photograph changed since)."""
+    default the list. FileExistsError for a folder with other contents, ConnectionError, ValueError for a damaged
+    archive, one without any of these photographs, a photograph changed since."""
     target = Path(folder)
     if (target / INDEX).is_file():
         return check_photographs(target)
@@ -130,8 +123,8 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
-    """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
-    (191 MB, needs apt-get)."""
+    """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads (191
+    MB, needs apt-get)."""
     index = fetch_photographs(folder, archives)
     photographs = index["photographs"]
     held_out = sum(entry["split"] != "train" for entry in photographs)

@@ -76,7 +76,7 @@ def test_a_network_gives_its_own_warps_and_the_best_of_them_is_an_oracle():
     best = nearest((frames[0], frames[1]), np.float32([[[0.25] * 3, [0.2] * 3, [0.5] * 3]]))
     np.testing.assert_allclose(best[0, :, 0], [0.2, 0.1, 0.5])
     own = evaluation({"t": [three]}, own_warps=True, search=0.2)
-    rows = own._score_set("t", {"film": network(toy())})
+    rows = own.score_set("t", {"film": network(toy())})
     assert [row["method"] for row in rows] == ["film", "film warps", "film best warp"]
     assert rows[2]["psnr"] > max(rows[1]["psnr"], psnr(one.warped[0], three.y))
     assert all(row["best psnr"] >= row["psnr"] for row in rows[:1]) and len({row["best moment"] for row in rows}) == 1
@@ -253,7 +253,7 @@ def test_nan_scores_are_counted_and_stay_valid_json(tmp_path, monkeypatch):
 def test_the_worst_and_the_median_of_a_set_are_drawn(tmp_path, monkeypatch):
     drawn = {}
     monkeypatch.setattr(FilmEvaluation, "_leads", lambda *_: [3.0, 1.0, 2.0, 5.0, -np.inf])
-    monkeypatch.setattr(FilmEvaluation, "_draw", lambda self, name, methods, chosen: drawn.update(chosen) or [])
+    monkeypatch.setattr(FilmEvaluation, "draw", lambda self, name, methods, chosen: drawn.update(chosen) or [])
     monkeypatch.setattr("film.evaluation.triplet_evaluation.stacked", lambda rows: np.zeros((8, 8, 3), np.float32))
     evaluation({"a": [triplet(seed) for seed in range(5)]}, worst=2).run("average", tmp_path)
     assert drawn == {4: "a worst 1", 1: "a worst 2", 2: "a median"}

@@ -257,7 +257,7 @@ def test_a_mixture_has_its_shares_and_names(folder, tmp_path):
 
 def test_parts_that_differ_are_refused(folder, tmp_path):
     film = film_patches(tmp_path)
-    with pytest.raises(ValueError, match=r"y: float32 \[64, 64, 3\] and float32 \[32, 32, 3\]"):
+    with pytest.raises(ValueError, match=r"y: float32 \[32, 32, 3\]; y: float32 \[64, 64, 3\]"):
         MixedConfig([film, config(folder, crop=32)]).batches(0)
     wrong = (([film, film], (1,), 4, "2"), ([3], (), 4, "int"), ([], (), 4, "parts"), ([film], (), 0, "is 0"))
     for parts, weights, batch_size, value in wrong:
