@@ -187,7 +187,6 @@ class Web:
 
 
 def read_config(name: str):
-    """The FilmConfig of a preset's name or a JSON file."""
     from common.io.tensor_files import read_json
     from film.config import FilmConfig
 
@@ -210,10 +209,8 @@ COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; `arguments` defaults to the command line.
-
-    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    """
+    """The program; `arguments` defaults to the command line. Exit codes: 0; 2 for an error of the user or the machine;
+    128 + n when stopped by signal n (130 for Ctrl-C)."""
     words = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words == ["--version"]:
         terminal.say(terminal.versions())

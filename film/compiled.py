@@ -131,11 +131,9 @@ class CompiledFilm:
         return _flow(self.graphdef, self.params[device], *(self._put(x, device) for x in (*small, _times(moments))))
 
     def forget(self) -> None:
-        """Drops all encoded frames."""
         self._encoded.clear()
 
     def _kept(self, image: PaddedFrame, mirrored: bool, device: int) -> EncodedLevels:
-        """The encoded frame, from those that are kept or made."""
         key = (image, mirrored, device)
         if key not in self._encoded:
             self._forget(max(2, self.plan.kept) * self._copies - 1)

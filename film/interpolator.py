@@ -195,7 +195,6 @@ class Interpolator:
         return self.film.frames(filled, flow, device)[:count]
 
     def _by_windows(self, tasks: Iterable[Task]) -> Iterator[Frame]:
-        """Padded frames, in the order of the tasks."""
         for _, group in itertools.groupby(tasks, key=lambda task: task[:2]):
             while part := list(itertools.islice(group, self.plan.together)):
                 yield from self._tiled(part)

@@ -24,7 +24,6 @@ ENDS = frozenset({Fraction(0), Fraction(1)})
 
 
 def even(count: int) -> list[Fraction]:
-    """`count` moments that divide the gap evenly."""
     return [Fraction(number, count + 1) for number in range(1, count + 1)]
 
 

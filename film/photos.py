@@ -58,7 +58,6 @@ class Preparation:
     gains: tuple[Gains, ...] = ()
 
     def apply(self, number: int, photo: Image) -> Image:
-        """Photo `number` of the sequence (0 is the first) as a frame of `size`."""
         frame = place(photo, self.frame, self.fit)
         if self.view is not None:
             frame = alignment.warp(frame, self.matrices[number], self.view)
@@ -206,7 +205,6 @@ def expose(image: Image, gains: Gains) -> Image:
 def _compare(
     frames: Iterable[Image], names: Sequence[str | Path], align: bool, match_exposure: bool
 ) -> tuple[list[Matrix], list[Gains]]:
-    """The motion of each frame against the first, and its gains."""
     matrices, gains = [np.eye(3)], [np.ones(3, np.float32)]
     first = before = None  # small images of the first frame and of the one before
     for number, frame in enumerate(frames):

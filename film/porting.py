@@ -104,7 +104,6 @@ def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -
 
 
 def from_torch(state_dict: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from a state dict of the PyTorch port."""
     return _port(state_dict, "torch", config)
 
 

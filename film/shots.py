@@ -47,7 +47,6 @@ def thumbnail(frame: Frame) -> Thumbnail:
 
 
 def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
-    """Whether thumbnails of consecutive frames are of different shots."""
     return continuity(a, b) < CUT
 
 
@@ -66,7 +65,6 @@ def continuity(a: Thumbnail, b: Thumbnail) -> float:
 
 
 def is_still(x0: Frame, x1: Frame) -> bool:
-    """Whether nothing moves between two frames."""
     if x0 is x1:
         return True
     change = np.abs(np.subtract(x1, x0, dtype=np.float32)).mean(axis=-1)
@@ -74,8 +72,7 @@ def is_still(x0: Frame, x1: Frame) -> bool:
 
 
 def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
-    """Of each run of equal frames the first; of a run longer than `HOLD`, and at the end, the last as well, so that it
-    is held."""
+    """Of each run of equal frames the first; of a run longer than `HOLD`, and at the end, the last as well."""
     kept = latest = None
     for frame in frames:
         if kept is not None and is_still(kept.image, frame.image):
@@ -90,7 +87,6 @@ def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
 
 
 def _described(small: Thumbnail) -> tuple[UInt8[np.ndarray, "h w"], Float[np.ndarray, " n"]]:
-    """Luma, and the histogram of colours."""
     histogram = cv2.calcHist([small], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3).ravel()
     return cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), histogram / histogram.sum()
 

@@ -55,8 +55,8 @@ class Timeline:
 def of_movie(
     source_rate: Fraction, factor: Fraction | None = None, fps: Fraction | None = None, slow_motion: bool = False
 ) -> Timeline:
-    """The timeline of the table above; with nothing asked, twice the rate. ValueError for options that contradict each
-    other."""
+    """The timeline of the table above; with nothing asked, twice the rate. ValueError for options that are
+    contradictory."""
     if factor is not None and not 0 < factor <= LARGEST_FACTOR:
         raise ValueError(f"--factor {float(factor):g}: give a number above 0, at most {LARGEST_FACTOR}")
     if slow_motion:

@@ -154,7 +154,6 @@ def comparison(image: Frame, x0: Frame, x1: Frame, moment: Fraction) -> Float[np
 
 
 def _titled(image: Image, title: str) -> Image:
-    """The image with a title in its upper left corner."""
     patch, alpha = _title(title, max(11, round(0.035 * min(image.shape[:2]))))
     height, width = (min(sides) for sides in zip(image.shape[:2], alpha.shape[:2], strict=True))
     image, alpha = np.array(image, np.float32), alpha[:height, :width]

@@ -93,7 +93,6 @@ class Clips:
 
 
 def page(weights: str | None = None) -> gr.Blocks:
-    """The page, for `weights` beside the shipped ones."""
     clips = Clips(weights)
     with gr.Blocks() as blocks:
         gr.Markdown("# FILM\nNew frames between two photos, or between the frames of a video.")

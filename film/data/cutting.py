@@ -111,7 +111,6 @@ class EvaluationCut(Checked):
 def cut_training(
     video: str | Path, folder: str | Path, cut: TrainingCut = TrainingCut(), licence: str | None = None
 ) -> int:
-    """Writes the training set; returns the number of triplets."""
     centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
@@ -145,7 +144,6 @@ def cut_training(
 def cut_evaluation(
     video: str | Path, folder: str | Path, cut: EvaluationCut = EvaluationCut(), licence: str | None = None
 ) -> int:
-    """Writes the evaluation folders; returns their number."""
     centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
     with atomic_folder(folder) as part:

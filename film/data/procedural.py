@@ -41,7 +41,6 @@ class MovingShapes(Source):
         return as_png(self.frames(index))
 
     def __getitem__(self, index: int) -> Triplet:
-        """The scene for an evaluation."""
         x0, y, x1 = map(from_uint8, self.frames(index).images)
         return Triplet(self.name(index), x0, y, x1)
 

@@ -35,7 +35,6 @@ class TFRecordTriplets(Source):
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """The place of each record, file after file."""
         spans = tuple(span for path in find_shards(self.files) for span in scan(path))
         if not spans:
             raise ValueError(f"{self.files}: no record in it")
@@ -111,7 +110,6 @@ class CutTriplets(Source):
 
     @property
     def size(self) -> int:
-        """Side of the patches, in pixels."""
         return int(self.arrays["images"].shape[2])
 
     def __len__(self) -> int:

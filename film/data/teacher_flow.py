@@ -76,7 +76,6 @@ def warp(image: np.ndarray, flow: Float[np.ndarray, "h w 2"]) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _grid(height: int, width: int) -> Float[np.ndarray, "h w 2"]:
-    """The (x, y) position of each pixel."""
     xs, ys = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     return np.stack([xs, ys], axis=-1)
 

@@ -316,7 +316,6 @@ def nearest(warped: tuple[Frame, Frame], truth: Frame) -> Frame:
 
 
 def short_name(weights: str) -> str:
-    """The name in a table of weights that are given by name or path."""
     return Path(weights).name.removesuffix(".safetensors")
 
 

@@ -35,8 +35,6 @@ BEFORE = 2  # seconds before the time wanted at which a video is read
 
 @dataclasses.dataclass(frozen=True)
 class Photos:
-    """Photos in order, one unit of time apart."""
-
     paths: tuple[Path, ...]
     preparation: Preparation
     loop: bool = False

@@ -20,7 +20,6 @@ def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> F
 
 
 def unpack(packed: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
-    """Image and features."""
     return packed[..., :COLORS], packed[..., COLORS + GAP :]
 
 

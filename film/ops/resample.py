@@ -18,7 +18,6 @@ def average_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 
 def resize_bilinear(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
-    """Bilinear resize to `size` = (height, width)."""
     for axis, length in zip((1, 2), size, strict=True):
         if length == 2 * x.shape[axis]:
             x = _double(x, axis)
@@ -28,7 +27,6 @@ def resize_bilinear(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[
 
 
 def resize_nearest(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
-    """Nearest-neighbour resize to `size` = (height, width)."""
     for axis, length in zip((1, 2), size, strict=True):
         scale = x.shape[axis] / length
         index = np.minimum(np.floor((np.arange(length) + 0.5) * scale), x.shape[axis] - 1).astype(np.int32)

@@ -121,6 +121,5 @@ def _rewrite(conv: Conv, taps: dict[tuple[int, int], np.ndarray]) -> None:
 
 
 def _mean(conv: Conv) -> np.ndarray:
-    """The tap that averages over `conv`'s window."""
     size = conv.kernel.shape[0]
     return np.full((size, size), 1 / size**2)

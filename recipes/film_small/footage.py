@@ -119,7 +119,6 @@ def fetch_footage(
 
 
 def licence_of(file: str) -> str:
-    """The licence of one of `FOOTAGE`."""
     return LICENCES.get(file) or next(row.package.licence for row in FOOTAGE if row.file == file)
 
 

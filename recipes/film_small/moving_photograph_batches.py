@@ -32,8 +32,6 @@ Example = dict[str, Any]
 
 @dataclass(frozen=True)
 class SyntheticConfig(Batched):
-    """Moving photographs in batches."""
-
     source: MovingPhotographs = field(default_factory=MovingPhotographs)  # `size` and `seed` are replaced
     crop: int = 256  # side of the pictures, px, a multiple of 4
     colour: bool = True  # `augment.tint`
@@ -43,7 +41,6 @@ class SyntheticConfig(Batched):
         replace(self.source, size=self.crop)  # raises for an impossible crop
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """Raises FileNotFoundError, ValueError without photographs."""
         scenes = replace(self.source, size=self.crop, seed=seed)
         _ = scenes.album  # raises before the model is compiled
         numbers = grain.MapDataset.range(1).repeat().map_with_index(lambda index, _: index)

@@ -77,7 +77,6 @@ class MovingPhotographs(Source):
 
     @cached_property
     def album(self) -> Album:
-        """Raises OSError or ValueError without photographs."""
         return Album(self.folder, self.split)
 
     def __len__(self) -> int:
@@ -190,7 +189,6 @@ def _foreground(
 
 
 def sheet(source: MovingPhotographs, indices: Sequence[int]) -> Float[np.ndarray, "h w 3"]:
-    """The contact sheet of the module's docstring."""
     pictures = []
     for index in indices:
         scene, time = source.scene(index), source.moment(index)

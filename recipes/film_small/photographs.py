@@ -58,7 +58,6 @@ class Photograph(NamedTuple):
 
 
 def read_list() -> list[Photograph]:
-    """Of photographs.csv, beside this module."""
     with Path(__file__).with_name("photographs.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     packages = {name: Package("deb", name, "", licence) for name, licence in PACKAGES.items()}
@@ -109,7 +108,6 @@ def check_photographs(folder: Path) -> dict[str, Any]:
 
 
 def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
-    """Writes a photograph; returns its entry in the index."""
     path = folder / row.name
     path.write_bytes(content)
     try:

@@ -30,8 +30,6 @@ EDGE = 2  # cells around those drawn, for the interpolation
 
 @dataclass(frozen=True)
 class Layer:
-    """A texture and its motion."""
-
     texture: UInt8[np.ndarray, "h w c"]  # RGBA, or RGB for the background, which is mirrored beyond its border
     corner: tuple[float, float]  # of the texture, upper left, in the layer's coordinates u; px
     density: tuple[float, float]  # texture pixels per pixel of u, along x and y
@@ -69,8 +67,6 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """Layers before a camera."""
-
     size: int  # side of the picture, px; a multiple of 4
     layers: tuple[Layer, ...]  # back to front; the first is the background
     exposure: float = 0.0  # duration around each time, of which `moments` are averaged

@@ -36,8 +36,7 @@ class MiddleView(NamedTuple):
 
 
 def middle_view(left: Picture, right: Float[np.ndarray, "_ _ 3"], disparity: Float[np.ndarray, "_ _"]) -> MiddleView:
-    """The view half-way between two rectified ones; `disparity` is of the left view. Raises ValueError for different
-    sizes."""
+    """The view half-way between two rectified ones; `disparity` is of the left view. ValueError for different sizes."""
     if not left.shape == right.shape == (*disparity.shape, 3):
         sizes = ", ".join(f"{x.shape[1]}x{x.shape[0]}" for x in (left, right, disparity))
         raise ValueError(f"left, right and disparity of {sizes} pixels: a rectified pair has one size")

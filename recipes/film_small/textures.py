@@ -50,9 +50,8 @@ def random_texture(
 
 
 def repeated(rng: np.random.Generator, texture: Texture, density: float) -> Texture:
-    """One random cell of `texture` on a lattice at a random angle, mixed with the texture.
-
-    `density`: texture pixels per pixel of the picture. A texture too small for three cells is returned unchanged."""
+    """One random cell of `texture` on a lattice at a random angle, mixed with the texture; a texture too small for
+    three cells is returned unchanged. `density`: texture pixels per pixel of the picture."""
     height, width = texture.shape[:2]
     sides = density * np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), 2))
     if rng.random() < STRIPES:

@@ -1,6 +1,5 @@
 """Plans: everything that can go wrong beforehand does so beforehand, once, and costs little."""
 
-import dataclasses
 import sys
 from collections import Counter, namedtuple
 from fractions import Fraction
@@ -118,12 +117,6 @@ def test_a_name_of_the_work_changes_with_inputs_and_what_changes_frames(photos):
     before = job()
     write_image(photos[0], read_image(photos[1]), overwrite=True)
     assert job() != before
-
-
-def test_options_are_spelled_once():
-    groups = filter(dataclasses.is_dataclass, Options.__bases__)
-    names = [field.name for group in groups for field in dataclasses.fields(group)]
-    assert sorted(names) == sorted({field.name for field in dataclasses.fields(Options)})
 
 
 @pytest.mark.parametrize(("name", "value"), [

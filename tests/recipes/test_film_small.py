@@ -319,9 +319,8 @@ def test_weights_are_averaged(tmp_path):
 
 def test_the_index_of_clips_has_the_licence_of_each(tmp_path):
     """PETS' clip is not under OpenCV's licence, in whose package it is."""
-    package = Package("deb", "a-doc", "", "Apache-2.0")
-    write_deb(tmp_path, package, {"usr/vtest.avi": b"clip", "usr/box.mp4": b"box"})
     contents = {"vtest.avi": b"clip", "box.mp4": b"box"}
-    rows = [Footage(n, package, f"*/{n}", hashlib.sha256(c).hexdigest()) for n, c in contents.items()]
+    write_deb(tmp_path, DOC, {f"usr/{name}": content for name, content in contents.items()})
+    rows = [Footage(n, DOC, f"*/{n}", hashlib.sha256(c).hexdigest()) for n, c in contents.items()]
     index = fetch_footage(tmp_path / "footage", tmp_path, rows)
     assert [entry["licence"] for entry in index["files"]] == [footage_module.PETS, "Apache-2.0"]

@@ -147,11 +147,10 @@ def test_examples_depend_on_seed_and_index_and_scenes_not_on_the_time(folder):
 
 
 def test_arrays_of_an_example(folder):
-    example = source(folder).example(0)
-    shapes = {name: (np.asarray(value).dtype.name, *np.shape(value)) for name, value in example.items()}
+    example, frames = source(folder).example(0), source(folder).frames(0)
+    kinds = {name: (np.asarray(value).dtype.name, *np.shape(value)) for name, value in example.items()}
     arrays = dict(images=("uint8", 3, 64, 64, 3), flows=("float16", 2, 16, 16, 2), valid=("uint8", 2, 16, 16))
-    assert shapes == arrays | dict(time=("float32",), motion=("float32",), id=("int64",))
-    frames = source(folder).frames(0)
+    assert kinds == arrays | dict(time=("float32",), motion=("float32",), id=("int64",))
     np.testing.assert_array_equal(frames.images, example["images"])
     assert frames.time == 0.5 and "scene 0" in frames.name and len(source(folder).encoded(0).pictures) == 3
 
