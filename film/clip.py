@@ -71,7 +71,7 @@ def convert(
     progress: Progress = False,
     **options: Any,
 ) -> Plan:
-    """Makes a clip; returns the plan that was carried out.
+    """Makes a clip; returns the plan that was carried out. Raises as `make_plan` and `run`.
 
     Args:
       inputs: a video; or photos, a folder or a glob of photos.
@@ -80,11 +80,7 @@ def convert(
       progress: True shows a bar; a function is called with (frames done, all of them or 0 if that is not known), and
         ends the work by an exception.
       options: the fields of `film.io.options.Options`, as `factor="2.5"`.
-
-    Raises as `make_plan` and `run`.
     """
-    if unknown := sorted(options.keys() - {field.name for field in dataclasses.fields(Options)}):
-        raise TypeError(f"{unknown[0]} is no option of a clip: the fields of film.io.options.Options are")
     if not isinstance(model, Film | None):
         raise TypeError(f"the network is {model!r}: give one, as film.load() does")
     names = [inputs] if isinstance(inputs, str | Path) else list(inputs)

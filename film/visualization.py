@@ -50,13 +50,10 @@ def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -
 
 @runtime_checkable
 class ImageSummary(Protocol):
-    """One image of a training batch and the network's output, all on the host."""
+    """One image of a training batch and the network's output on its first `rows` examples, all on the host."""
 
     @property
-    def rows(self) -> int:
-        """Examples that it shows: the network runs on no more."""
-        ...
-
+    def rows(self) -> int: ...
     def __call__(self, batch: Batch, output: FilmOutput) -> Image: ...
 
 

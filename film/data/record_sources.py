@@ -99,11 +99,7 @@ class CutTriplets(Source):
             raise FileNotFoundError(f"{index} does not exist; `python -m film.data.cutting` writes training triplets")
         names = ("images", "flows", "valid")
         arrays = {name: mapped(index.with_name(f"{name}.npy")) for name in names}
-        try:
-            motion = [triplet["motion"] for triplet in read_json(index)["triplets"]]
-            arrays["motion"] = np.array(motion, np.float32)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{index} lists no triplets with their motion ({error!r}): cut them again") from error
+        arrays["motion"] = np.array([triplet["motion"] for triplet in read_json(index)["triplets"]], np.float32)
         if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError(f"{self.folder}: arrays and index differ in length: cut the triplets again")
         return arrays

@@ -88,18 +88,15 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
     """Photos in the order given, or those of one folder or glob, sorted; or one video. Raises FileNotFoundError and
     ValueError."""
     if not inputs:
-        raise ValueError(
-            "no images given: name two or more, a folder, a quoted pattern such as 'shot_*.png', or a video"
-        )
+        raise ValueError("no images given: name two or more, a folder, a quoted pattern as 'shot_*.png', or a video")
     if "" in inputs:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
     if addresses := [name for name in inputs if is_address(name)]:
         raise ValueError(f"{addresses[0]}: an address is for weights; download photos and videos first")
     first = Path(inputs[0])
     if len(inputs) > 1:
-        for name in inputs:
-            if Path(name).suffix.lower() in MOVIES:
-                raise ValueError(f"{name} is a video beside other inputs: name one video, or photos")
+        if videos := [name for name in inputs if Path(name).suffix.lower() in MOVIES]:
+            raise ValueError(f"{videos[0]} is a video beside other inputs: name one video, or photos")
         return [Path(name) for name in inputs]
     if first.is_dir() or (glob.has_magic(str(first)) and not first.is_file()):
         photos = find_images(first)
@@ -114,9 +111,7 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
 
 def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], dict[Path, bytes]]:
     """(width, height) of each photo, and the files of those that fit into MAX_CACHE."""
-    sizes: dict[Path, tuple[int, int]] = {}
-    cache: dict[Path, bytes] = {}
-    left = MAX_CACHE
+    sizes, cache, left = {}, {}, MAX_CACHE
     for path in dict.fromkeys(photos):
         data = read_encoded(path)
         sizes[path] = image_size(data, str(path))

@@ -147,13 +147,9 @@ def load_textures(config: DrawnScenes) -> Textures:
     cuts = np.array([0.0, *step]) > CUT
     if config.run:
         cuts[config.run :: config.run] = True
-    shots = np.cumsum(cuts).astype(np.int32)
-    return Textures(
-        jnp.asarray(np.stack([mipmaps(photograph, side) for photograph in photographs])),
-        jnp.asarray(np.stack([outline(rng, OUTLINE_SIDE) for _ in range(OUTLINES)])),
-        jnp.asarray(film),
-        jnp.asarray(shots),
-    )
+    atlases = np.stack([mipmaps(photograph, side) for photograph in photographs])
+    outlines = np.stack([outline(rng, OUTLINE_SIDE) for _ in range(OUTLINES)])
+    return Textures(*map(jnp.asarray, (atlases, outlines, film, np.cumsum(cuts).astype(np.int32))))
 
 
 def read_film(path: str | Path) -> UInt8[np.ndarray, "f h w 3"]:
@@ -250,9 +246,8 @@ def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) 
         below = jnp.roll(x[:, 2], 1, axis=0) * hangs.reshape(count, *[1] * (x.ndim - 2))
         return x.at[:, 1].set(below)
 
-    centre = jnp.where(
-        hangs[:, None], jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None], centre
-    )
+    hung = jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None]
+    centre = jnp.where(hangs[:, None], hung, centre)
     middle = jnp.full((count, 2), (size - 1) / 2)
     joint = centre + jnp.where(hangs[:, None], uniform(-0.5, 0.5, count, 2) * side[:, None], 0.0)
     pivot = jnp.stack([middle, jnp.roll(centre, 1, axis=0), joint], axis=1)
@@ -346,8 +341,8 @@ def main(
     batch = jax.device_get(next(config.batches(seed)))
     pictures = []
     for i in range(config.batch_size):
-        flows = [flow_picture(np.repeat(np.repeat(batch[f"flow{end}"][i], CELL, 0), CELL, 1)) for end in "01"]
-        valid = [np.repeat(np.repeat(batch[f"valid{end}"][i], CELL, 0), CELL, 1)[..., None] for end in "01"]
+        flows = [flow_picture(batch[f"flow{end}"][i].repeat(CELL, 0).repeat(CELL, 1)) for end in "01"]
+        valid = [batch[f"valid{end}"][i].repeat(CELL, 0).repeat(CELL, 1)[..., None] for end in "01"]
         shown = [np.where(v > 0, flow, 0.5).astype(np.float32) for v, flow in zip(valid, flows, strict=True)]
         one = np.repeat((0.5 + 0.5 * (valid[0] - valid[1])), 3, axis=-1).astype(np.float32)
         pictures += [batch["x0"][i], batch["y"][i], batch["x1"][i], *shown, one]

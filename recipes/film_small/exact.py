@@ -80,10 +80,9 @@ class Scene(NamedTuple):
         for time in (0.0, 1.0):
             x, y = self._place(self.ground_way, time)
             rows, columns = np.arange(self.size[1]) + y, np.arange(self.size[0]) + x
-            inside = ((rows >= 0) & (rows < self.size[1]))[:, None] & (columns >= 0) & (columns < self.size[0])
+            seen.append(((rows >= 0) & (rows < self.size[1]))[:, None] & (columns >= 0) & (columns < self.size[0]))
             relative = (self.mover_way[0] - self.ground_way[0], self.mover_way[1] - self.ground_way[1])
-            hidden.append(~inside | self._covered(relative, time))
-            seen.append(inside)
+            hidden.append(~seen[-1] | self._covered(relative, time))
         here = self._covered(self.mover_way, 0.5)
         if self.mover is None:
             both = seen[0] & seen[1]
@@ -105,14 +104,9 @@ class Scene(NamedTuple):
 
     def _placed(self, patch: Float[np.ndarray, "s s c"], way: Way, time: float) -> Float[np.ndarray, "h w c"]:
         """The patch in the picture, 0 around it."""
-        (x, y), side = self._place(way, time), len(patch)
-        canvas = np.zeros((self.size[1] + 2 * side, self.size[0] + 2 * side, patch.shape[-1]), np.float32)
-        left, top = (
-            int(np.clip(corner + offset, -side, length)) + side
-            for corner, offset, length in zip(self.corner, (x, y), self.size, strict=True)
-        )
-        canvas[top : top + side, left : left + side] = patch
-        return canvas[side:-side, side:-side]
+        left, top = np.add(self.corner, self._place(way, time))
+        shift = np.array([[1, 0, left], [0, 1, top]], np.float32)
+        return cv2.warpAffine(patch, shift, self.size, flags=cv2.INTER_NEAREST).reshape(*self.size[::-1], -1)
 
 
 @dataclass(frozen=True)
@@ -153,16 +147,14 @@ class ExactScenes(Checked, Sequence[Triplet]):
         second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
         reach = np.abs(ground_way) + self.size
         ground = place(read_image(self.album.paths[first]), (int(reach[0]), int(reach[1])), "crop")
-        mover, corner = None, (0, 0)
+        mover, corner, side = None, (0, 0), 2 * RADIUS + 8
         if self.kind != "pan":
-            side = 2 * RADIUS + 8
             texture = place(read_image(self.album.paths[second]), (3 * side, 2 * side), "crop")
             mover = self._mover(rng, texture, side)
             free = np.array(self.size) - side - np.abs(way)
-            x, y = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
-            corner = (int(x), int(y))
-        whole = [(int(x), int(y)) for x, y in (ground_way, way)]
-        return Scene(self.size, ground, whole[0], mover, corner, whole[1])
+            corner = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
+        (gx, gy), (x, y), (left, top) = (map(int, pair) for pair in (ground_way, way, corner))
+        return Scene(self.size, ground, (gx, gy), mover, (left, top), (x, y))
 
     def _mover(self, rng: np.random.Generator, texture: Image, side: int) -> Float[np.ndarray, "s s 4"]:
         y, x = (int(rng.integers(0, length - side + 1)) for length in texture.shape[:2])

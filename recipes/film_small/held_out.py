@@ -28,7 +28,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from jaxtyping import Float
 
@@ -129,9 +128,8 @@ def read_disparity(path: Path) -> Float[np.ndarray, "h w"]:
     if path.suffix == ".npz":
         with np.load(require_file(path)) as arrays:
             return arrays["arr_0"].astype(np.float32)
-    levels = cv2.imread(str(require_file(path)), cv2.IMREAD_GRAYSCALE)
-    assert levels is not None, path  # its SHA-256 is known
-    return np.where(levels > 0, levels, np.nan).astype(np.float32)
+    levels = read_image(path)[..., 0] * 255
+    return np.where(levels > 0, np.rint(levels), np.nan).astype(np.float32)
 
 
 def main(

@@ -74,7 +74,9 @@ def fetch_photographs(
     archive, one without any of these photographs, a photograph changed since."""
     target = Path(folder)
     if (target / INDEX).is_file():
-        return check_photographs(target)
+        index = json.loads((target / INDEX).read_text("utf-8"))
+        check_folder(target, {entry["file"]: entry["sha256"] for entry in index["photographs"]})
+        return index
     check_output_folder(target)  # before the downloads
     rows: dict[Package, list[Photograph]] = defaultdict(list)
     for row in read_list() if photographs is None else photographs:
@@ -95,18 +97,6 @@ def fetch_photographs(
     return dict(photographs=entries, packages=packages, missing=missing)
 
 
-def check_photographs(folder: Path) -> dict[str, Any]:
-    """Contents of its index. Raises ValueError unless every photograph in it is there and unchanged."""
-    path = folder / INDEX
-    try:
-        index = json.loads(path.read_text("utf-8"))
-        expected = {entry["file"]: entry["sha256"] for entry in index["photographs"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no index of photographs: move {folder} and fetch anew") from error
-    check_folder(folder, expected)
-    return index
-
-
 def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
     path = folder / row.name
     path.write_bytes(content)
@@ -123,8 +113,7 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
     """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads (191
     MB, needs apt-get)."""
-    index = fetch_photographs(folder, archives)
-    photographs = index["photographs"]
+    photographs = (index := fetch_photographs(folder, archives))["photographs"]
     held_out = sum(entry["split"] != "train" for entry in photographs)
     pixels = sum(entry["width"] * entry["height"] for entry in photographs)
     for member in index["missing"]:
