@@ -246,12 +246,9 @@ def test_the_worst_and_the_median_of_a_set_are_drawn(tmp_path, monkeypatch):
     assert drawn == {4: "a worst 1", 1: "a worst 2", 2: "a median"}
 
 
-def test_examples_are_spread_evenly():
+def test_examples_are_spread_evenly_over_all_sets_in_one_image(tmp_path):
     assert spread([100, 20], 4) == [{25, 75}, {5, 15}] and spread([7] * 10, 10) == [{3}] * 10
     assert spread([1, 9], 4) == [{0}, {2, 6}] and spread([5], 0) == [set()]  # the set of one has no second
-
-
-def test_examples_of_all_sets_are_one_image(tmp_path):
     sets = {"a": [triplet(seed) for seed in range(5)], "b": [triplet(9)]}
     evaluation(sets, examples=2).run("dis-flow", tmp_path)
     assert {path.name for path in tmp_path.glob("*.png")} == {"examples.png"}

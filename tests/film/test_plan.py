@@ -119,22 +119,6 @@ def test_a_name_of_the_work_changes_with_inputs_and_what_changes_frames(photos):
     assert job() != before
 
 
-@pytest.mark.parametrize(("name", "value"), [
-    ("fit", "stretch"),
-    ("audio", "kept"),
-    ("precision", "int8"),
-    ("frames", 2.5),
-    ("frames", "5"),
-    ("quality", "18"),
-    ("overwrite", "no"),
-    ("batch", True),
-])  # fmt: skip
-def test_a_value_that_an_option_does_not_take_is_refused(name, value):
-    options = Options()
-    object.__setattr__(options, name, value)  # the tests' own check of types would come before
-    refused(ValueError, options.__post_init__, match=name)
-
-
 def test_numbers_may_be_texts_or_numbers(photos):
     plan = make_plan(photos, "clip.mp4", Options(size=12, memory=4e9, flow_scale=2, fps=25))
     assert (plan.size, plan.memory, plan.flow_scale, plan.rate) == ((12, 8), 4e9, 2, 25)

@@ -27,9 +27,8 @@ def folder(tmp_path_factory):
     """Five photographs of 160 x 120 pixels: waves of all directions, no finer than 12 pixels."""
     folder, rng = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
     for number in range(5):
-        coarse = rng.uniform(0, 255, (10, 13, 3)).astype(np.float32)
-        picture = np.clip(cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC), 0, 255)
-        cv2.imwrite(str(folder / f"{number}.png"), picture.astype(np.uint8))
+        coarse = rng.integers(0, 256, (10, 13, 3), np.uint8)
+        cv2.imwrite(str(folder / f"{number}.png"), cv2.resize(coarse, (160, 120), interpolation=cv2.INTER_CUBIC))
     return folder
 
 
@@ -116,7 +115,6 @@ def test_validity_at_a_known_occlusion():
 def test_flow_out_of_the_picture_is_not_valid():
     scene = Scene(64, (plain(50, Motion((Pose(shift=(20.0, 0.0)),))),))
     views = [scene.view(time) for time in (0.0, 0.5, 1.0)]
-    assert views[0].covers.shape == (0, 64, 64)
     for end, valid in ((1, [True] * 54 + [False] * 10), (0, [False] * 10 + [True] * 54)):
         assert scene.flow(0.5, float(end), views[1], views[2 * end], stride=1)[1].all(axis=0).tolist() == valid
 
