@@ -42,8 +42,7 @@ class Interpolator:
     """A network for frames of one size, (height, width).
 
     Args:
-      plan: window, flow scale, encoded frames to keep and pairs per call; None: for `expected` new frames in a gap, as
-        free memory allows (`make_compute_plan`).
+      plan: None: for `expected` new frames in a gap, as free memory allows (`make_compute_plan`).
       batch: most pairs per call; None: those of the plan, without one by frame size and device (`usual_batch`).
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
         with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.

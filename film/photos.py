@@ -4,20 +4,18 @@
     frame = preparation.apply(3, photo)      # photo number 3
 
 Photos are float32 ``h w 3``, RGB in [0, 1]. `prepare` needs their sizes alone, unless it aligns them or matches their
-exposure: then it takes each photo once, in order. `apply` does one photo after another. Its stages:
+exposure: then it takes each photo once, in order. `apply` does one photo after another (docs/photos.md):
 
 1. fit         photos of different sizes are brought to one frame (`FITS`); none is ever enlarged for it:
-               crop    the smallest width by the smallest height; each photo is scaled down until it just covers that,
-                       and its centre is kept
+               crop    the smallest width by the smallest height; each photo just covers it, its centre is kept
                pad     the largest width by the largest height, scaled down until the smallest photo need not be
                        enlarged; each photo is scaled to fit inside, with black bars
                resize  the size of the photo with the fewest pixels; the others are stretched to it
 2. align       the shake of the hand is undone, and the part that all photos show is kept (`film.alignment`)
 3. size        the frame is scaled to `size` (`parse_size`)
-4. exposure    each photo is multiplied by one gain per colour in linear light, so that it is as bright, and as warm, as
-               the first. A gain is the median ratio of what two consecutive photos show at the same places (or, where
-               no places could be matched, at the same ranks), clipped values left out; the gains of a sequence are
-               multiplied up. Whatever moves fills less than half of the frame, so the median does not see it.
+4. exposure    one gain per colour in linear light makes each photo as bright, and as warm, as the first: the median
+               ratio of what two consecutive photos show at the same places (or, where none could be matched, at the
+               same ranks), clipped values left out, multiplied up. What moves is less than half of the frame.
 """
 
 import dataclasses

@@ -1,18 +1,16 @@
 """Where a clip must not be interpolated as it stands: cuts, still gaps and duplicate frames.
 
-Cut. Frames on both sides have nothing in common, and a network morphs one into the other. Of thumbnails of `SIDE`
-pixels frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion does not count; what is left is
-the correlation of their luma and the Hellinger distance of their colours. At a cut, correlation minus distance is
-around 0 or below; within a shot above 0.3, but for a whip pan that leaves nothing of a frame in the next one. Where the
-correlation alone is above `SAME` (across shots it stays below 0.7) colours do not count: a flash or a fade. A
-cross-dissolve is interpolated. Where a frame is plain nothing can be correlated, and what changes the colours by much
-is a cut.
+Cut. A network would morph one side into the other. Of thumbnails of `SIDE` pixels frame a is warped to b by DIS flow
+(Kroeger et al., ECCV 2016), so that motion does not count; what is left is the correlation of their luma and the
+Hellinger distance of their colours. At a cut, correlation minus distance is around 0 or below; within a shot above 0.3,
+but for a whip pan that leaves nothing of a frame in the next one. Where the correlation alone is above `SAME` (across
+shots it stays below 0.7) colours do not count: a flash or a fade. Where a frame is plain, what changes the colours by
+much is a cut.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
 Duplicate. Drawn animation repeats frames ("on twos"), and so does a capture at a higher rate than its source; played
-slower, it stutters. `without_duplicates` drops them, so that motion goes on evenly through their time; a longer hold
-stays a hold.
+slower, it stutters. `without_duplicates` drops them; a longer hold stays a hold.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,9 +4,6 @@ Source frames have presentation times t_0 < t_1 < ... in seconds (photos: 0, 1, 
 time `k * step`: between t_i and t_{i+1} the moment `(k * step - t_i) / (t_{i+1} - t_i)` in [0, 1); moment 0 is the
 source frame itself. All of it is rational, so that a rate of 24000/1001 neither drifts nor rounds.
 
-    source  0 ---------- 1 ---------- 2 ---- 3       variable rate: gaps of different lengths
-    output  0    1    2    3    4    5    6    7     constant rate
-
 | asked | rate of the output | source seconds per output second |
 | --- | --- | --- |
 | factor F | source rate * F | 1 |
@@ -14,8 +11,8 @@ source frame itself. All of it is rational, so that a rate of 24000/1001 neither
 | fps R | R | 1 |
 | fps R, factor F, slow motion | R | 1 / F |
 
-Matroska and WebM round times to milliseconds, and a source frame would be missed by as much and computed instead; so
-times as near as that to a constant rate are put on it (`snapped`). A movie's last frame stays until the movie ends.
+Matroska and WebM round times to milliseconds, and a source frame would be computed instead of shown; so times as near
+as that to a constant rate are put on it (`snapped`). A movie's last frame stays until the movie ends.
 """
 
 import dataclasses

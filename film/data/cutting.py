@@ -1,8 +1,7 @@
 """Cut training and evaluation triplets out of a film, each in one sequential decode.
 
-Seeking in compressed video is where frame numbers go wrong, so nothing here seeks: number n is always the n-th decoded
-frame, from 0. A triplet is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the
-truth.
+Nothing seeks, since that is where frame numbers go wrong: number n is always the n-th decoded frame, from 0. A triplet
+is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
 
 Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pixels with s = S // 4:
 
@@ -16,8 +15,8 @@ Most of a film moves little. So of several random patches one is drawn with a pr
 counted in half-octave bins: the result is roughly log-uniform.
 
 Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K): whole
-frames at a fixed gap and spacing, kept by one motion rule, not by eye. With `quarters` the truths are a quarter and
-three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
+frames at a fixed gap and spacing, kept by one motion rule. With `quarters` the truths are a quarter and three quarters
+of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
 
     python -m film.data.cutting --video data/bbb.mp4
 """

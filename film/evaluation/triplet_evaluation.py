@@ -4,23 +4,22 @@
     python eval.py experiment=film_small weights=average sets=[film] limit=20     # a baseline in the network's place
     python eval.py experiment=film_small weights=film-small evaluation=film_held_out evaluation.compare_with=[runs/mine]
 
-The config lists named metrics (`common/evaluation/metrics.py`) and named test sets. Each triplet is read, at each scale
-shrunken (mean over areas), predicted at its time by each method, and scored: a row of `results.csv`. The means over
-triplets and over sets go into `summary.json` and a printed table, the worst triplets of each set and its median one,
-with their errors, into `SET.png`; examples of all sets into `examples.png`. What a mean over whole pictures at the
-triplet's time hides:
+Each triplet is read, at each scale shrunken (mean over areas), predicted at its time by each method, and scored by each
+metric (`common/evaluation/metrics.py`): a row of `results.csv`. The means over triplets and over sets go into
+`summary.json` and a printed table, the worst triplets of each set and its median one, with their errors, into
+`SET.png`; examples of all sets into `examples.png`. What a mean over whole pictures at the triplet's time hides:
 
 * `regions`: the first metric over pixels that move and over occluded ones, too (`film.evaluation.regions`).
 * `search`: hands speed up and slow down, and two frames do not tell where they were half-way. The columns "best ..."
-  score each method's frame at the moment near the triplet's time at which its squared error is smallest, found by the
-  same search for all methods (`best_moment`). What is left is wrong paths, edges and colours.
+  score each method's frame at the moment near the triplet's time at which its squared error is smallest
+  (`best_moment`). What is left is wrong paths, edges and colours.
 * `own_warps`: does the network's decoder add anything to its flow? "NAME warps" is the mean of the two frames as the
   network warps them; "NAME best warp" takes for each pixel the best of the two and of their mean: an oracle that knows
   which frame to believe. Their best moment is that of the network.
 
-Where the truth is NaN it is unknown (`recipes.film_small.stereo`), and nothing is scored: pointwise metrics see the
-other pixels only; the rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with
-the average of the neighbours there: milder, for all methods alike.
+Where the truth is NaN it is unknown (`recipes.film_small.stereo`): pointwise metrics see the other pixels only; the
+rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with the average of the
+neighbours there: milder, for all methods alike.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Moving photographs drawn by the accelerator that trains on them: one compiled program draws a whole batch.
 
-The scenes are those of `moving_photographs.py`, where OpenCV draws one scene after the other, which a CPU does best;
-here every pixel of every layer of every scene is a lookup of its own, and host and disk have no part in a step. For a
-batch of b crops of c pixels (`film.data.triplet_batches`), by the functions of `drawn_layers.py`:
+The scenes are those of `moving_photographs.py`; here every pixel of every layer of every scene is a lookup of its own,
+and host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`), by the
+functions of `drawn_layers.py`:
 
 1. `draw_layers`   random numbers: for each of n layers poses, waves, texture and outline
 2. `trace`         pixels p at times 0, t and 1 -> points u of each layer, the inverse of its motion
@@ -10,10 +10,9 @@ batch of b crops of c pixels (`film.data.triplet_batches`), by the functions of 
 4. compositing, back to front: x0, y, x1
 5. `visible`       the front-most layer's flow from y to x0 and to x1; valid where nothing in front covers its end
 
-More of what interpolation finds hard than there: small things before a still ground, thin things, things that enter at
-a border, layers that hang on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only
-the images are known, are mixed in: of some random triplets of crops the one that moves most. Batch i is a function of
-the seed and i: runs resume to the bit on the same kind of device.
+More of what interpolation finds hard than there: small and thin things, things that enter at a border, layers that hang
+on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only the images are known, are
+mixed in: of some random triplets of crops the one that moves most. Batch i is a function of the seed and i.
 
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """

@@ -1,9 +1,8 @@
 """Exact scenes: held-out photographs that move by whole pixels, with masks of what one of the frames does not see.
 
 Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here a
-ground and a mover, drawn from photographs of the split `held_out`, go along straight lines at constant speed. At all
-the times that are used both are at whole pixels, so frames are copies, and a perfect method scores as high as `Psnr`
-goes.
+ground and a mover, drawn from held-out photographs, go along straight lines at constant speed, at whole pixels: frames
+are copies, and a perfect method scores as high as `Psnr` goes.
 
 | kind | what moves |
 | --- | --- |
@@ -19,8 +18,7 @@ Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
 * "occluded": ground that is seen there and hidden in x0 or in x1, behind the mover or outside the picture;
 * "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
 
-A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as it takes to
-stay in the picture.
+A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as needed.
 """
 
 from collections.abc import Sequence

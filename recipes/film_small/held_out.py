@@ -3,8 +3,7 @@
     data/held_out/film/00001/im1.png im2.png im3.png        triplets; the truth, im2, half-way
     data/held_out/cup_1/ cup_4/ ...                         a clip at two gaps: frames c-g, c, c+g
     data/held_out/motorcycle/00001/ ... known.png           a pair; the truth where known.png is white (`stereo.py`)
-    data/held_out/film_quarters/00001/frame_0.png frame_1.png frame_3.png frame_4.png
-                                                            truths at 1/4 and 3/4 between frame_0 and frame_4
+    data/held_out/film_quarters/00001/frame_0.png ...       truths, 1 and 3, at 1/4 and 3/4 between frames 0 and 4
     data/held_out/test/vtest_1/ ...                         sets that nothing is chosen by
     .../index.json                                          frame c, gap g and motion of each; source and licence
     data/held_out/index.json                                sets for choices and for the last test: source, seconds
@@ -12,12 +11,11 @@
 
 Losses, rates and shapes are chosen by the scores of the first sets (`evaluation=film_held_out`), which are thus too
 good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen. A clip has at most one set with a short
-gap, up to two frames of 24 a second between the outer frames, and one with a longer gap, so that clips weigh the same.
+gap and one with a longer gap, so that clips weigh the same.
 
 Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those with motion in the
-cut's range, without cuts, black frames or dissolves. The people of `vtest` are small, so its range begins lower; in the
-dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. The disparity of `aloe` is in
-whole pixels, and its truth a little softer for that.
+cut's range. The people of `vtest` are small, so its range begins lower; in the dark sky of `tower`, the second shot of
+`cityCC0`, flow is noise, so it has no range.
 
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """

@@ -6,11 +6,9 @@ the motion. At time t in [0, 1] the point u is at
     p = H(s) (u + s D(u)),    s = t - 1/2 + bend t (t - 1)
 
 `s` is the progress, from -1/2 to 1/2; `bend` accelerates, by up to a quarter of the motion at t = 1/2 for bend = 1.
-
 `H(s)` is a product of `Pose`s (the camera's and the layer's), each of which turns, zooms, shears, shifts and tilts in
-proportion to s, about a centre. Tilt makes it a homography: near parts move more than far ones. `D` is a sum of plane
-waves (`Waves`), for deformation. Its slope is at most `STEEPEST`, so u -> u + s D(u) is invertible by the iteration u
-<- q - s D(u), which gains at least a factor of three each time.
+proportion to s. `D` is a sum of plane waves (`Waves`), for deformation. Its slope is at most `STEEPEST`, so u -> u + s
+D(u) is invertible by the iteration u <- q - s D(u), which gains at least a factor of three each time.
 
 `budget`s are in pixels: the largest motion, to first order, of any point within `radius` of the centre between t = 0
 and t = 1. Flow from the frame at t to that at t' is `place(trace(p, t), t') - p`, exact but for rounding.

@@ -1,21 +1,15 @@
 """Fetches the photographs that `moving_photographs.py` moves: 111 of them, 287 megapixels, 41 MB.
 
-`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package and path in the package, as
-the packages' own notes have them (debian/copyright, Plasma's metadata.json, the READMEs of GCompris). The packages are
-Debian's, of desktops and a teaching program.
+`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package of Debian 12 and path in
+it, as the packages' own notes have them. Selected by looking at every candidate whole and, where it is sharpest, at
+full size. Left out: renders, vector art and composites; black or white borders, overlaid text, people on a stage, film
+characters; fewer than 640 px on the short side; out of focus, underexposed, or smooth in more than 85 % of the area
+(mean gradient over 64x64 px below one level of 255 per px); smeared by compression or noise reduction; MATE's
+photographs, which are under the GPL. The split `held_out` is never trained on.
 
-Selection, by looking at every candidate whole and, where it is sharpest, at full size. Left out: renders, vector art
-and composites; black or white borders, overlaid text, people on a stage, film characters; fewer than 640 px on the
-short side; out of focus, underexposed, or smooth in more than 85 % of the area (mean gradient over 64x64 px below one
-level of 255 per px); smeared by compression or noise reduction; MATE's photographs, which are under the GPL. The split
-`held_out` is never trained on.
-
-Files are copied without re-encoding into one flat folder, beside
-
-    index.json   photographs: the columns above, width and height (px, upright), sha256; packages: archive, its SHA-256,
-                 licences; missing: members that this version of a package lacks
-
-The list is of Debian 12; photographs that another release lacks are left out and reported.
+Files are copied without re-encoding into one flat folder, with an index.json: photographs (the columns above, width and
+height in px, upright, sha256), packages (archive, its SHA-256, licences), and the members that are missing in this
+version of a package, as in another release.
 
     python -m recipes.film_small.photographs                        # data/photographs; downloads 191 MB
     python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER

@@ -1,13 +1,12 @@
 """A scene: flat textured layers, rendered at any time, and the exact flow from any time to any other.
 
-Frames. Each is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
+Each frame is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
 positions are computed exactly on a grid of `CELL` pixels and interpolated to pixels by Catmull-Rom splines, with an
 error below 0.01 px. Textures have about two of their pixels per picture pixel and nothing finer than the picture can
 show, so cubic sampling does not alias.
 
-Flow. The front-most layer of a pixel decides. Flow is given per cell of `stride` x `stride` pixels, at the cell's
-centre. It is valid if the whole cell shows one layer, not its soft edge, and the same point in the other frame is
-inside the picture and not covered.
+Flow is that of the front-most layer at the centre of each cell of `stride` x `stride` pixels. It is valid if the whole
+cell shows one layer, not its soft edge, and the same point in the other frame is inside the picture and not covered.
 
 Pixel (0, 0) has its centre at (0, 0). Times are in [0, 1]. Colours are 0 to 255 until the last step.
 """
