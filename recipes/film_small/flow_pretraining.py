@@ -10,10 +10,7 @@ paper; `film.training.interpolation_task` continues from these weights.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -22,16 +19,12 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.losses import masked_l1
-from common.nn.init import Keys, blank
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from film.flow import bilateral_residual, both_ways
-from film.io.weights import save
 from film.losses import TEACHER_LEVEL, resize_valid
-from film.model import Film, FilmConfig
 from film.ops.resample import average_pool, resize_bilinear
 from film.pyramid import image_pyramid
-from film.training.initialization import initialize
 from film.training.interpolation_task import FilmTask
 
 CELL = 8  # pixels between independent values of the random error
@@ -39,28 +32,14 @@ SMALLEST_SIDE = 4  # of a trained level
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowTask:
-    """Residual flow of a bilateral network with the coarser levels forced; its decoder is not trained."""
+class FlowTask(FilmTask):
+    """Residual flow of a bilateral network with the coarser levels forced; its decoder is not trained, and the losses
+    and metrics of `FilmTask` are not used."""
 
-    model: FilmConfig
     errors: Sequence[float] = (0.1, 2.0)  # least and largest deviation of the forced error, pixels of each level
 
-    def __post_init__(self):
-        if not self.model.bilateral:
-            raise ValueError("flow pretraining needs a network with bilateral=true, such as FilmConfig.small()")
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef[Film]:
-        return blank(Film, self.model)[0]
-
-    def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=Keys(key)))))
-
-    def start(self) -> None:
-        return None
-
-    def frozen(self) -> dict[str, Any]:
-        return {}
+    def rules(self):
+        yield self.model.bilateral, "flow pretraining needs a model with bilateral=true, such as FilmConfig.small()"
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """Mean over levels of |prediction + error| where the teacher is valid, in pixels of each level."""
@@ -91,13 +70,6 @@ class FlowTask:
             for level, (both, forced) in enumerate(zip(model.extractor(images), given["forced"], strict=False))
         )
         return [residual[..., 2:] for residual in residuals]
-
-    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        """As `FilmTask.pictures`: the flows end to end."""
-        return FilmTask(self.model).pictures(params, batch)
-
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        return save(path, params, self.model, metadata, overwrite=True)
 
 
 def teacher_at(
