@@ -12,7 +12,7 @@ from jaxtyping import Float, UInt8
 
 from common.checked import AtLeast0, NotNegative, Positive, whole
 from common.io.images import from_uint8
-from film.data.triplet import Encoded, Frames, Source, Triplet, as_png
+from film.data.triplet import Frames, Source, Triplet
 
 TIMES = (0.0, 0.5, 1.0)
 Vector = Float[np.ndarray, "2"]
@@ -36,9 +36,6 @@ class MovingShapes(Source):
 
     def frames(self, index: int) -> Frames:
         return Frames(self.name(index), self._draw(np.random.default_rng([self.seed, index])))
-
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
 
     def __getitem__(self, index: int) -> Triplet:
         x0, y, x1 = map(from_uint8, self.frames(index).images)

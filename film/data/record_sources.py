@@ -23,7 +23,7 @@ from common.data.tfds import open_rows
 from common.io.files import require_file
 from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan
-from film.data.triplet import Encoded, Frames, Source, as_png
+from film.data.triplet import Encoded, Frames, Source
 
 FRAMES = ("frame_0", "frame_1", "frame_2")
 
@@ -122,9 +122,6 @@ class CutTriplets(Source):
     def frames(self, index: int) -> Frames:
         check_whole(self.arrays["images"])
         return Frames(self.name(index), np.asarray(self.arrays["images"][index]))
-
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
 
 
 def find_shards(files: str) -> list[Path]:

@@ -32,7 +32,7 @@ from common import terminal
 from common.checked import Above0, Positive, Rule, Share, one_of, whole
 from common.io.images import contact_sheet, write_image
 from film.data.augment import Side
-from film.data.triplet import Encoded, Frames, Source, as_png
+from film.data.triplet import Frames, Source
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
 from recipes.film_small.outlines import outline
@@ -88,9 +88,6 @@ class MovingPhotographs(Source):
     def frames(self, index: int) -> Frames:
         scene, time = self.scene(index), self.moment(index)
         return Frames(self.name(index), self._pictures(index, self._views(scene, time)), time)
-
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
 
     def scene(self, index: int) -> Scene:
         return draw_scene(self, np.random.default_rng([self.seed, index]), self.album.subset(self.seed, index))
