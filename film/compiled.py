@@ -67,8 +67,7 @@ class CompiledFilm:
         self._encoded: OrderedDict[tuple[PaddedFrame, bool, int], EncodedLevels] = OrderedDict()
 
     def compile(self, batch: int) -> None:
-        """Compiles the functions for `batch` pairs: in the first call the compiler's memory would come on top of
-        encoded frames."""
+        """Compiles the functions for `batch` pairs, before encoded frames are in memory beside the compiler."""
         (height, width), scale = self.plan.window, self.plan.flow_scale
         for params, device in zip(self.params, self.devices, strict=True):
             array = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))

@@ -95,8 +95,7 @@ class Interpolator:
 
     def stream(self, items: Iterable[Frame | Gap]) -> Iterator[Frame]:
         """Frames as they are, and in the place of each gap its new ones, as `between` makes them. Items are read ahead
-        until all devices have `batch` pairs: not at all for one pair on one device. An error of theirs comes after the
-        frames before it."""
+        until all devices have `batch` pairs. An error of theirs comes after the frames before it."""
         tasks: Any = (task for item in items for task in (self._tasks(*item) if isinstance(item, tuple) else [item]))
         frames: Iterator[Any] = tasks if self.plan.tiled else self._run(tasks)
         for frame in frames:

@@ -110,7 +110,6 @@ def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
 def resize_valid(
     resize: Callable[[Array], Array], flow: Float[Array, "b h w 2"], valid: Float[Array, "b h w"]
 ) -> tuple[Float[Array, "b h2 w2 2"], Float[Array, "b h2 w2"]]:
-    """Flow and its validity in [0, 1] at another size: the mean over valid pixels alone, 0 where none is, and their
-    share. `resize` is an average of neighbours (`film.ops.resample`)."""
+    """Flow at another size, the mean over valid pixels alone (0 without any), and their share; `resize` averages."""
     share = resize(valid[..., None])
     return resize(flow * valid[..., None]) / jnp.maximum(share, EPSILON), share[..., 0]

@@ -75,9 +75,9 @@ def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> se
 
 
 def schedule(wanted: Iterable[Fraction], most: int) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
-    """Steps that make the `wanted` moments k / 2^n, in their order: moments of one denominator to make together, from
-    their `sources`, and which of the wanted ones are ready then. As many of the next ones are made together as need at
-    most `most` - 1 moments more."""
+    """Steps that make the `wanted` moments k / 2^n, in their order: moments of one denominator to make together, and
+    which of the wanted ones are ready then. With the next one come as many others as need at most `most` - 1 moments
+    more."""
     made, waiting = set(ENDS), deque(wanted)
     while waiting:
         ready = [waiting.popleft()]

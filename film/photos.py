@@ -144,8 +144,7 @@ def parse_size(text: str | int, size: Size) -> Size:
 
 
 def common_size(sizes: Sequence[Size], names: Sequence[str | Path], fit: str | None) -> Size:
-    """The one size to which `fit` brings photos of `sizes`: see the module. Raises ValueError if sizes differ and
-    `fit` is None."""
+    """The one size to which `fit` brings photos of `sizes`: see the module. ValueError if sizes differ without a `fit`."""
     if fit is not None and fit not in FITS:
         raise ValueError(f"--fit {fit}: give one of {', '.join(FITS)}")
     for size, name in zip(sizes, names, strict=True):
@@ -190,8 +189,7 @@ def exposure_gains(light0: Image, light1: Image, matrix: Matrix | None) -> Gains
 
 
 def expose(image: Image, gains: Gains) -> Image:
-    """The image with its linear light multiplied by one gain per channel, clipped; a gain below 1 fades out towards
-    white, so that a clipped sky does not turn grey."""
+    """The image times one gain per channel in linear light, clipped; one below 1 fades out towards white."""
     if (gains == 1).all():
         return image
     light = to_linear(image)

@@ -98,8 +98,7 @@ class FolderTriplets(FolderDataset):
 
 
 class KnownTriplets(FolderTriplets):
-    """As FolderTriplets, with a known.png: where it is black the truth `y` is NaN. Only for evaluation: `encoded` and
-    `frames` ignore it."""
+    """As FolderTriplets; where known.png is black the truth `y` is NaN, but not in `encoded` and `frames`."""
 
     def __getitem__(self, index: int) -> Triplet:
         triplet = super().__getitem__(index)

@@ -27,8 +27,7 @@ def average(x0: Frame, x1: Frame) -> Between:
 
 
 def dis_flow(x0: Frame, x1: Frame) -> Between:
-    """A warp by OpenCV's DIS optical flow (medium preset, full resolution): each frame moved along its flow towards the
-    other by `time`, and the weighted mean of the two."""
+    """A warp by DIS flow (medium preset): each frame moved towards the other by `time`, and their weighted mean."""
     forward, backward = dis(x0, x1), dis(x1, x0)
     return lambda time: Prediction(mixed((warp(x0, time * backward), warp(x1, (1 - time) * forward)), time), forward)
 

@@ -79,8 +79,8 @@ class Plan:
 
 
 def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Options = Options()) -> Plan:
-    """Checks everything that can be checked beforehand. Raises OSErrors (FileNotFoundError, FileExistsError, ...) and
-    ValueError: each one line that names the value, the rule and the way out."""
+    """Checks all that can be beforehand. OSError or ValueError: one line that names the value, the rule and the way
+    out."""
     if options.batch is not None and options.batch < 1:
         raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
     files = find_inputs(inputs)
@@ -226,8 +226,7 @@ def default_output(first: Path, movie: bool) -> Path:
 
 
 def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> None:
-    """ValueError if an output would replace an input or another output, or a sheet would be among the clip's frames;
-    links are resolved."""
+    """ValueError if an output would replace an input or another output, or a sheet join the clip's frames."""
     if not str(output):
         return  # an empty name: `check_output` raises
     clip = Path(os.path.realpath(output))

@@ -85,8 +85,7 @@ class Movie:
 
 
 def find_inputs(inputs: Sequence[Name]) -> list[Path]:
-    """Photos in the order given, or those of one folder or glob, sorted; or one video. Raises FileNotFoundError and
-    ValueError."""
+    """Photos in the order given, or those of a folder or glob, sorted; or one video. FileNotFoundError, ValueError."""
     if not inputs:
         raise ValueError("no images given: name two or more, a folder, a quoted pattern as 'shot_*.png', or a video")
     if "" in inputs:

@@ -67,8 +67,7 @@ PAIR = Rule(lambda pair: len(pair) == 2 and 0 < pair[0] <= pair[1], "the least a
 
 @dataclass(frozen=True)
 class DrawnScenes(Checked):
-    """Batches of moving photographs, and of film, drawn on the device; `accelerated` to `repeated`: as of
-    `MovingPhotographs`."""
+    """Moving photographs, and film, drawn on the device; `accelerated` to `repeated` are as of `MovingPhotographs`."""
 
     folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "train"
@@ -335,8 +334,8 @@ def main(
     seed: int = 0,
     overwrite: bool = False,
 ) -> None:
-    """Write a contact sheet of one batch: x0, y, x1, the flows from y to x0 and x1 (grey where invalid), and the share
-    of the mixture that each pixel should have where one frame alone shows it."""
+    """Write a contact sheet of one batch: x0, y, x1, the flows from y to x0 and x1 (grey where invalid), and x0's
+    visibility."""
     batch = jax.device_get(next(config.batches(seed)))
     pictures = []
     for i in range(config.batch_size):

@@ -33,8 +33,8 @@ SMALLEST_SIDE = 4  # of a trained level
 
 @dataclasses.dataclass(frozen=True)
 class FlowTask(FilmTask):
-    """Residual flow of a bilateral network with the coarser levels forced; its decoder is not trained, and the losses
-    and metrics of `FilmTask` are not used."""
+    """Residual flow of a bilateral network with the coarser levels forced; of `FilmTask` losses and metrics are not
+    used."""
 
     errors: Sequence[float] = (0.1, 2.0)  # least and largest deviation of the forced error, pixels of each level
 
@@ -84,8 +84,8 @@ def teacher_at(
 
 
 def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:
-    """Random flow errors, pixels: drawn every `CELL` pixels and interpolated, with a standard deviation per example
-    between the two of `deviations` (`FlowTask.errors`)."""
+    """Random flow errors, pixels: drawn every `CELL` pixels and interpolated, with an example's deviation in
+    `deviations`."""
     count, height, width, _ = shape
     strength, field = jax.random.split(key)
     low, high = np.log(deviations)

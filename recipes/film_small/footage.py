@@ -87,9 +87,9 @@ FOOTAGE = tuple(
 def fetch_footage(
     folder: str | Path = "data/footage", archives: str | Path | None = None, footage: Sequence[Footage] = FOOTAGE
 ) -> dict[str, Any]:
-    """Contents of `folder`/index.json, which has the source and licence of each file. An existing folder is checked, a
-    missing one is written. FileExistsError for a folder with other contents, ConnectionError, ValueError for a damaged
-    archive, other files than these, a file changed since."""
+    """Contents of `folder`/index.json: source and licence of each file. An existing folder is checked, a missing one
+    written. FileExistsError, ConnectionError; ValueError for damaged archives and files that are others or have
+    changed."""
     target = Path(folder)
     if (target / INDEX).is_file():
         check_folder(target, {row.file: row.sha256 for row in footage})
@@ -120,8 +120,8 @@ def licence_of(file: str) -> str:
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/footage"), archives: Path | None = None) -> None:
-    """Write clips for evaluation to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
-    (132 MB, needs apt-get)."""
+    """Write clips for evaluation to FOLDER, unless they are there; packages from ARCHIVES, or downloaded (132 MB,
+    apt-get)."""
     terminal.say(f"{folder}: {len(fetch_footage(folder, archives)['files'])} files")
 
 

@@ -83,8 +83,8 @@ def cut_held_out(
     cuts: Cuts = CUTS,
     pairs: Mapping[str, Pair] = PAIRS,
 ) -> dict[str, int]:
-    """Writes all sets to `folder`; returns the number of triplets, or quadruples, of each. FileExistsError,
-    FileNotFoundError (a file is missing), ValueError (a video is shorter, a set is empty)."""
+    """Writes all sets; returns the number of triplets, or quadruples, of each. ValueError: a video is shorter, a set is
+    empty."""
     film, footage = Path(film), Path(footage)
     videos = {file: film if file == FILM else footage / file for file, _ in cuts.values()}
     check_output_folder(folder)

@@ -75,8 +75,8 @@ class MixedConfig(Batched):
                 raise ValueError(f"{type(part).__name__} cannot be mixed: it has no `dataset(seed)`")
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """ValueError for parts with different examples. Each part gets its share of the batch as `batch_size`, so that
-        a curriculum by training step still holds."""
+        """ValueError for parts with different examples. A part gets its share as `batch_size`: a curriculum by step
+        still holds."""
         total, datasets = sum(self.weights), []
         for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True)):
             part = replace(part, batch_size=max(1, round(self.batch_size * weight / total)))

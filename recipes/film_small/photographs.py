@@ -63,9 +63,9 @@ def fetch_photographs(
     archives: str | Path | None = None,
     photographs: Sequence[Photograph] | None = None,
 ) -> dict[str, Any]:
-    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written; `photographs`: by
-    default the list. FileExistsError for a folder with other contents, ConnectionError, ValueError for a damaged
-    archive, one without any of these photographs, a photograph changed since."""
+    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written. FileExistsError,
+    ConnectionError; ValueError for a damaged archive, one without any of these photographs, a photograph changed since.
+    """
     target = Path(folder)
     if (target / INDEX).is_file():
         index = json.loads((target / INDEX).read_text("utf-8"))
@@ -105,8 +105,7 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
-    """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads (191
-    MB, needs apt-get)."""
+    """Write free photographs to FOLDER, unless they are there; packages from ARCHIVES, or downloaded (191 MB, apt-get)."""
     photographs = (index := fetch_photographs(folder, archives))["photographs"]
     held_out = sum(entry["split"] != "train" for entry in photographs)
     pixels = sum(entry["width"] * entry["height"] for entry in photographs)
