@@ -144,7 +144,7 @@ def parse_size(text: str | int, size: Size) -> Size:
 
 
 def common_size(sizes: Sequence[Size], names: Sequence[str | Path], fit: str | None) -> Size:
-    """The one size to which `fit` brings photos of `sizes`: see the module. ValueError if sizes differ without a `fit`."""
+    """The one size to which `fit` brings photos of `sizes`: see the module. ValueError without one."""
     if fit is not None and fit not in FITS:
         raise ValueError(f"--fit {fit}: give one of {', '.join(FITS)}")
     for size, name in zip(sizes, names, strict=True):

@@ -105,7 +105,7 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
-    """Write free photographs to FOLDER, unless they are there; packages from ARCHIVES, or downloaded (191 MB, apt-get)."""
+    """Write free photographs to FOLDER, unless they are there; packages from ARCHIVES, or downloads (191 MB)."""
     photographs = (index := fetch_photographs(folder, archives))["photographs"]
     held_out = sum(entry["split"] != "train" for entry in photographs)
     pixels = sum(entry["width"] * entry["height"] for entry in photographs)
