@@ -58,7 +58,9 @@ def continuity(a: Thumbnail, b: Thumbnail) -> float:
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
     warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     distance = np.sqrt(max(0, 1 - np.sqrt(colours_a * colours_b).sum()))
-    correlation = _correlation(warped, luma_b)
+    p, q = (cv2.blur(luma.astype(np.float32), (5, 5)) for luma in (warped, luma_b))
+    p, q = p - p.mean(), q - q.mean()
+    correlation = float((p * q).mean() / max(1.0, np.sqrt((p * p).mean() * (q * q).mean())))
     return correlation if correlation > SAME else correlation - float(distance)
 
 
@@ -87,10 +89,3 @@ def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
 def _described(small: Thumbnail) -> tuple[UInt8[np.ndarray, "h w"], Float[np.ndarray, " n"]]:
     histogram = cv2.calcHist([small], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3).ravel()
     return cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), histogram / histogram.sum()
-
-
-def _correlation(a: UInt8[np.ndarray, "h w"], b: UInt8[np.ndarray, "h w"]) -> float:
-    """Pearson's correlation of two images, smoothed; 0 for a flat one."""
-    a, b = (cv2.blur(x.astype(np.float32), (5, 5)) for x in (a, b))
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).mean() / max(1.0, np.sqrt((a * a).mean() * (b * b).mean())))

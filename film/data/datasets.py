@@ -210,7 +210,14 @@ class Xiph(TransformedDataset):
         if not self.root.is_dir():
             raise FileNotFoundError(f"{self.folder} is no folder; name the one that holds the Xiph clips")
         folders = [path for path in natsorted(self.root.iterdir(), key=str) if path.is_dir()] or [self.root]
-        clips = [clip for folder in folders for clip in self._clips(folder)]
+        clips = []
+        for folder in folders:
+            files = find_images(folder)
+            if len(files) % self.length:
+                raise ValueError(
+                    f"{folder} holds {len(files)} frames, no multiple of {self.length}: complete the clips"
+                )
+            clips += [files[start : start + self.length] for start in range(0, len(files), self.length)]
         places = [clip[i - 1 : i + 2] for clip in clips for i in range(1, self.length - 1, 2)]
         return [Place(self.relative(y.with_suffix("")), x0, y, x1) for x0, y, x1 in places]
 
@@ -219,12 +226,6 @@ class Xiph(TransformedDataset):
         if self.centre_crop > 1:
             image = image[height:-height, width:-width]
         return resample_linear(image, self.scale) if self.scale > 1 else image
-
-    def _clips(self, folder: Path) -> list[list[Path]]:
-        files = find_images(folder)
-        if len(files) % self.length:
-            raise ValueError(f"{folder} holds {len(files)} frames, no multiple of {self.length}: complete the clips")
-        return [files[start : start + self.length] for start in range(0, len(files), self.length)]
 
 
 @dataclass(frozen=True)

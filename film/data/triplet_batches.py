@@ -122,7 +122,8 @@ class TripletConfig(Batched):
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         steps, pixels = zip(*self.max_motion, strict=True)
         limit = np.interp(int(example["index"]) // self.batch_size, steps, pixels)
-        scale = choose_scale(self.scales, float(example["motion"]), float(limit), rng)
+        below = [scale for scale in self.scales if float(example["motion"]) * scale <= limit]
+        scale = float(rng.choice(below)) if below else min(self.scales)
         switches = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
         augmented = augment_with_flow(example, rng, self.crop, scale, **switches)
         return with_flow(**augmented, time=0.5, id=example["id"])
@@ -141,9 +142,3 @@ def with_flow(images: np.ndarray, flows: np.ndarray, valid: np.ndarray, time: fl
     (x0, y, x1), (flow0, flow1), (valid0, valid1) = images, flows, valid
     flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
     return dict(x0=x0, y=y, x1=x1, time=np.full(1, time, np.float32), id=id, **flow)
-
-
-def choose_scale(scales: Sequence[float], motion: float, limit: float, rng: np.random.Generator) -> float:
-    """One of the scales that bring `motion` (px) down to `limit`, at random; the smallest if none does."""
-    below = [scale for scale in scales if motion * scale <= limit]
-    return float(rng.choice(below)) if below else min(scales)
