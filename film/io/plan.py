@@ -85,7 +85,8 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
         raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
     files = find_inputs(inputs)
     movie = files[0] if len(files) == 1 else None
-    target = default_output(files[0], movie is not None) if output is None else output
+    suffix = movie.suffix if movie and movie.suffix.lower() in MOVIES else ".mp4"
+    target = files[0].with_name(f"{files[0].stem}_film{suffix}") if output is None else output  # a.jpg: a_film.mp4
     sheets = tuple(Path(sheet) for sheet in (options.sheet, options.inspect) if sheet is not None)
     check_apart(files, target, sheets)
     encoding = Encoding(options.codec, options.quality, options.bits or 8, options.chroma)
@@ -217,12 +218,6 @@ def _captions(path: Path, info: VideoInfo, stretch: Fraction, output: Name) -> t
         left = [f"subtitles ({', '.join(dict.fromkeys(refused))}) that {suffix} cannot hold"]
     note = [f"{' and '.join(names)} {verb}" for names, verb in ((copied, "copied"), (left, "left out")) if names]
     return path if copied else None, ", ".join(note)
-
-
-def default_output(first: Path, movie: bool) -> Path:
-    """A name beside the first input: a.jpg becomes a_film.mp4."""
-    suffix = first.suffix if movie and first.suffix.lower() in MOVIES else ".mp4"
-    return first.with_name(f"{first.stem}_film{suffix}")
 
 
 def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> None:

@@ -15,7 +15,6 @@ seed. `MixedConfig` draws the examples of a batch from several such configs, by 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import grain
@@ -77,22 +76,18 @@ class MixedConfig(Batched):
     def dataset(self, seed: int) -> grain.MapDataset:
         """ValueError for parts with different examples. A part gets its share as `batch_size`: a curriculum by step
         still holds."""
-        total, datasets = sum(self.weights), []
+        total, count, datasets = sum(self.weights), len(self.parts), []
         for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True)):
             part = replace(part, batch_size=max(1, round(self.batch_size * weight / total)))
             own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-            datasets.append(part.dataset(own_seed).map(partial(self._renumbered, number)))
+            own = part.dataset(own_seed)
+            datasets.append(own.map(lambda one, n=number: {**one, "id": np.int64(one["id"] * count + n)}))
         firsts: list[Example] = [dataset[0] for dataset in datasets]  # pyright: ignore
         kinds = [{f"{name}: {v.dtype} {list(np.shape(v))}" for name, v in first.items()} for first in firsts]
         if differing := set.union(*kinds) - set.intersection(*kinds):
-            raise ValueError(
-                f"parts cannot share a batch: {'; '.join(sorted(differing))}. Give all the same crop and kind"
-            )
+            raise ValueError(f"parts cannot share a batch, give them the same arrays: {'; '.join(sorted(differing))}")
         return grain.MapDataset.mix(datasets, self.weights) if len(datasets) > 1 else datasets[0]
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         found = [divmod(int(number), len(self.parts)) for number in ids]
         return [self.parts[part].names([number])[0] for number, part in found]
-
-    def _renumbered(self, part: int, example: Example) -> Example:
-        return {**example, "id": np.int64(example["id"] * len(self.parts) + part)}
