@@ -4,21 +4,16 @@
     common_view(...)        -> the largest rectangle, with the photos' aspect ratio, that all of them show
     warp(...)               -> a photo, resampled once, in that rectangle
 
-A turn of the camera about its centre is a homography; so is any motion before a far or flat background. `register`
-finds it in three steps:
+A turn of the camera about its centre is a homography; so is any motion before a far or flat background. `register`:
 
-1. SIFT features of both photos, at most `PER_CELL` in each cell of a grid, so that a plain wall counts as much as a
-   patterned shirt, matched by Lowe's ratio test;
+1. SIFT features of both photos, at most `PER_CELL` in each cell of a grid, matched by Lowe's ratio test;
 2. up to `MODELS` homographies by MAGSAC++ (Barath et al., CVPR 2020), each from the matches that the ones before left
-   over: one is the background's, others may be those of things that moved. The background is what surrounds the rest:
-   the one whose matches span the largest hull and fill the most cells wins, not the one with most matches. So a subject
-   that moves goes on moving in the aligned photos;
+   over. The background surrounds the rest: the one whose matches span the largest hull and fill the most cells wins,
+   not the one with most matches. So a subject that moves goes on moving;
 3. refinement by the correlation of pixels (ECC: Evangelidis and Psarakis, PAMI 2008), where the photos agree.
 
 Matrices are 3x3, for column vectors (x, y, 1) with pixel centres at whole numbers.
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -77,14 +72,13 @@ def register(grey0: Grey, grey1: Grey) -> Registration:
         matrix, mask = cv2.findHomography(
             points0[left], points1[left], cv2.USAC_MAGSAC, TOLERANCE, maxIters=5000, confidence=0.9999
         )
-        if matrix is None:
-            break
         agree = np.zeros_like(left)
-        agree[left] = mask.ravel().astype(bool)
-        left &= ~agree
+        agree[left] = matrix is not None and mask.ravel().astype(bool)
         if agree.sum() < MIN_MATCHES:
             break
-        span, cells = _spread(points0[agree], width, height)
+        left &= ~agree
+        hull = cv2.contourArea(cv2.convexHull(points0[agree].astype(np.float32)))
+        span, cells = hull / (width * height), len(np.unique(_cells(points0[agree], width, height)))
         if span**2 * cells > score and _plausible(matrix, width, height):
             score = span**2 * cells
             best = Registration(matrix, float(agree.mean()), span)
@@ -94,8 +88,7 @@ def register(grey0: Grey, grey1: Grey) -> Registration:
 
 
 def refine(grey0: Grey, grey1: Grey, matrix: Matrix) -> Matrix:
-    """`matrix` by ECC where the images agree already; unchanged if that fails, or moves a corner by over twice the
-    tolerance."""
+    """`matrix` by ECC where the images agree; unchanged if that fails or moves a corner by over twice the tolerance."""
     masks = _agreement(grey0, grey1, matrix), np.full_like(grey1, 255)
     start, stop = matrix.astype(np.float32), (cv2.TERM_CRITERIA_EPS | cv2.TERM_CRITERIA_COUNT, 30, 1e-6)
     try:
@@ -130,8 +123,8 @@ def common_view(matrices: Sequence[Matrix], size: tuple[int, int]) -> View:
     """The largest rectangle of the first photo, with its aspect ratio and even sides, that every photo of (width,
     height) `size` covers; `matrices` lead from the first photo to each.
 
-    A point p of the first photo is at (a.p / c.p, b.p / c.p) in another one, where a, b, c are the matrix's rows. That
-    it is inside (0 <= a.p / c.p <= width - 1, ...) is linear in p, so a linear program finds centre and scale.
+    A point p is at (a.p / c.p, b.p / c.p) in another photo, where a, b, c are the matrix's rows. That it is inside (0
+    <= a.p / c.p <= width - 1, ...) is linear in p, so a linear program finds centre and scale.
     """
     from scipy.optimize import linprog  # slow to import, and needed only here
 
@@ -145,12 +138,12 @@ def common_view(matrices: Sequence[Matrix], size: tuple[int, int]) -> View:
     solution = linprog([0, 0, -1], A_ub=rules, b_ub=limits, bounds=[(None, None), (None, None), (0, 1)])
     if not solution.success:
         return View(0, 0, 0, 0)
-    x, y, scale = solution.x
-    half = scale * (width - 1) / 2, scale * (height - 1) / 2
-    left, top = (int(np.ceil(centre - side - 1e-6)) for centre, side in zip((x, y), half, strict=True))
-    right, bottom = (int(np.floor(centre + side + 1e-6)) for centre, side in zip((x, y), half, strict=True))
+    centre, scale = solution.x[:2], solution.x[2]
     if scale == 1:
         return View(0, 0, width, height)
+    half = scale * (np.array(size) - 1) / 2
+    left, top = np.ceil(centre - half - 1e-6).astype(int).tolist()
+    right, bottom = np.floor(centre + half + 1e-6).astype(int).tolist()
     return View(left, top, (right - left + 1) // 2 * 2, (bottom - top + 1) // 2 * 2)
 
 
@@ -159,10 +152,9 @@ def warp(image: Float[np.ndarray, "h w 3"], matrix: Matrix, view: View) -> Float
     if np.array_equal(matrix, np.eye(3)):
         return image[view.top : view.top + view.height, view.left : view.left + view.width]
     offset = np.array([[1, 0, view.left], [0, 1, view.top], [0, 0, 1]], np.float64)
-    flags = cv2.INTER_LANCZOS4 | cv2.WARP_INVERSE_MAP
+    flags, border = cv2.INTER_LANCZOS4 | cv2.WARP_INVERSE_MAP, cv2.BORDER_REPLICATE
     size = view.width, view.height
-    moved = cv2.warpPerspective(image, matrix @ offset, size, flags=flags, borderMode=cv2.BORDER_REPLICATE)
-    return np.clip(moved, 0, 1)
+    return np.clip(cv2.warpPerspective(image, matrix @ offset, size, flags=flags, borderMode=border), 0, 1)
 
 
 def _matches(grey0: Grey, grey1: Grey) -> tuple[Points, Points]:
@@ -172,8 +164,7 @@ def _matches(grey0: Grey, grey1: Grey) -> tuple[Points, Points]:
     for grey in (grey0, grey1):
         keypoints = sorted(detector.detect(grey), key=lambda keypoint: -keypoint.response)
         cells = _cells(np.array([keypoint.pt for keypoint in keypoints]).reshape(-1, 2), *grey.shape[::-1])
-        taken = np.zeros(GRID[0] * GRID[1], int)
-        kept = []
+        taken, kept = np.zeros(GRID[0] * GRID[1], int), []
         for keypoint, cell in zip(keypoints, cells, strict=True):
             taken[cell] += 1
             if taken[cell] <= PER_CELL:
@@ -193,13 +184,6 @@ def _cells(points: Points, width: int, height: int) -> np.ndarray:
     columns, rows = GRID
     column, row = (points * [columns / width, rows / height]).astype(int).T
     return np.clip(row, 0, rows - 1) * columns + np.clip(column, 0, columns - 1)
-
-
-def _spread(points: Points, width: int, height: int) -> tuple[float, float]:
-    """Shares of the frame: the points' convex hull, and the cells that hold points."""
-    hull = cv2.contourArea(cv2.convexHull(points.astype(np.float32)))
-    cells = len(np.unique(_cells(points, width, height)))
-    return hull / (width * height), cells / (GRID[0] * GRID[1])
 
 
 def _plausible(matrix: Matrix, width: int, height: int) -> bool:

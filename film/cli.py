@@ -10,13 +10,10 @@
     film convert SAVED_MODEL ours.safetensors    weights of the TensorFlow or PyTorch program -> ours
     film prepare vimeo_triplet/ records/ --layout vimeo90k    a dataset -> ArrayRecord shards to train from
 
-User errors are one line on stderr and exit code 2; then no output was written. The options are those of
-`film.io.options.Options`; each of its groups is a section of the help. A further command is a dataclass of its
-arguments with a `run` method, and a line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes
-are reported at once.
+User errors are one line on stderr and exit code 2; then no output was written. The groups of options of
+`film.io.options` are sections of the help. A further command is a dataclass of its arguments with a `run` method, and a
+line in COMMANDS. Imports that need JAX are inside the methods, so that mistakes are reported at once.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import difflib
@@ -190,13 +187,11 @@ class Web:
 
 
 def read_config(name: str):
-    """The FilmConfig of a preset's name or a JSON file."""
     from common.io.tensor_files import read_json
     from film.config import FilmConfig
 
-    presets = {"paper": FilmConfig.paper, "small": FilmConfig.small}
-    if name in presets:
-        return presets[name]()
+    if name in ("paper", "small"):
+        return getattr(FilmConfig, name)()
     try:
         return FilmConfig(**read_json(Path(name)))
     except (OSError, TypeError, ValueError) as error:
@@ -214,10 +209,8 @@ COMMANDS: dict[str, Callable[[], type]] = {  # "" is `film` itself
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """The program; `arguments` defaults to the command line.
-
-    Exit codes: 0; 2 for an error of the user or the machine; 128 + n when stopped by signal n (130 for Ctrl-C).
-    """
+    """The program; `arguments` defaults to the command line. Exit codes: 0; 2 for an error of the user or the machine;
+    128 + n when stopped by signal n (130 for Ctrl-C)."""
     words = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if words == ["--version"]:
         terminal.say(terminal.versions())

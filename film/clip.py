@@ -7,8 +7,6 @@
 another thread) one by one, so memory does not grow with the length of a clip. A cut is held, not morphed.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import dataclasses
@@ -73,7 +71,7 @@ def convert(
     progress: Progress = False,
     **options: Any,
 ) -> Plan:
-    """Makes a clip; returns the plan that was carried out.
+    """Makes a clip; returns the plan that was carried out. Raises as `make_plan` and `run`.
 
     Args:
       inputs: a video; or photos, a folder or a glob of photos.
@@ -82,11 +80,7 @@ def convert(
       progress: True shows a bar; a function is called with (frames done, all of them or 0 if that is not known), and
         ends the work by an exception.
       options: the fields of `film.io.options.Options`, as `factor="2.5"`.
-
-    Raises as `make_plan` and `run`.
     """
-    if unknown := sorted(options.keys() - {field.name for field in dataclasses.fields(Options)}):
-        raise TypeError(f"{unknown[0]} is no option of a clip: the fields of film.io.options.Options are")
     if not isinstance(model, Film | None):
         raise TypeError(f"the network is {model!r}: give one, as film.load() does")
     names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
@@ -99,15 +93,14 @@ def convert(
 def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False, look: Look | None = None) -> int:
     """Carries out a plan; returns the number of frames written. Each is also given to `look`, with its number. After
     Ctrl-C the frames so far are a playable clip; after it and after errors of the machine finished parts stay for
-    `resume`. Where the device's memory does not do for the first new frame, all is planned again with half of it;
-    MemoryError where that does not do either."""
+    `resume`. MemoryError where the device's memory does not do, not even for a plan of half of it."""
     options, (width, height) = plan.options, plan.size
     count = plan.frames or 0
     sampled = set(np.linspace(0, count - 1, min(SHEET_FRAMES, count)).round().tolist()) if options.sheet else set()
     sheet = []
     clip = open_clip(
         plan.output,
-        (2 * width + 2, height) if options.compare else plan.size,
+        plan.shown,
         plan.rate,
         plan.encoding,
         colour=plan.colour,
@@ -119,17 +112,11 @@ def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = F
     )
     size = f"images of {width}x{height} need more memory than this device has"
     with clip as writer, plain_memory_errors(f"{size}; give --memory or --size, or --batch 1"):
-        first = 0 if sampled else writer.done
+        first, compiling = 0 if sampled else writer.done, True
         total = None if plan.frames is None else plan.in_betweens(plan.frames)
-        bar = tqdm(
-            desc="compiling",
-            total=total,
-            initial=plan.in_betweens(first),
-            unit="in-between",
-            disable=None if progress is True and total != 0 else True,
-            smoothing=0.1,
-        )
-        compiling = True
+        hidden = None if progress is True and total != 0 else True
+        begun = plan.in_betweens(first)
+        bar = tqdm(desc="compiling", total=total, initial=begun, unit="in-between", disable=hidden, smoothing=0.1)
         # The network cannot be interrupted: it runs in a thread, which Ctrl-C does not wait for.
         frames = prefetch(_frames(model, plan, compute, first), 1, wait=False)
         with bar, contextlib.closing(frames):
@@ -204,8 +191,7 @@ def sequence(
         for frame in source:
             following = thumbnail(frame.image) if cuts else None
             if before is not None:
-                moments = moments_from(before.time, frame.time)
-                x0, x1 = before.image, frame.image
+                moments, x0, x1 = moments_from(before.time, frame.time), before.image, frame.image
                 asked.extend(Shown(x0, x0, x1, moment) for moment in moments)
                 if moments and not moments[0]:
                     yield x0
@@ -216,8 +202,7 @@ def sequence(
                     yield x0, x1, moments
             before, small = frame, following
         if before is not None and before.duration:
-            held = moments_from(before.time, before.time + before.duration)
-            image = before.image
+            held, image = moments_from(before.time, before.time + before.duration), before.image
             asked.extend(Shown(image, image, image, Fraction(0)) for _ in held)
             yield from itertools.repeat(image, len(held))
 
@@ -226,8 +211,8 @@ def sequence(
 
 
 def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputePlan:
-    """How the network runs, within `most` bytes, or `--memory` or what is free. A job that is resumed keeps the plan
-    that it began with, since frames in other windows would differ a little. Raises as `make_compute_plan`."""
+    """How the network runs, within `most` bytes, or `--memory` or what is free. A resumed job keeps the plan that it
+    began with, since frames in other windows would differ a little. Raises as `make_compute_plan`."""
     (width, height), device = plan.size, jax.local_devices()[0]
     memory = most or (device_memory(device) if plan.memory is None else plan.memory)
     name, job = _job(model, plan), unfinished_job(plan.output) if plan.options.resume and not most else ""
@@ -239,8 +224,7 @@ def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputeP
                 " give as much (--memory), or start again without --resume"
             )
         return begun
-    movie = plan.source.info if isinstance(plan.source, Movie) else None
-    uneven = plan.timeline.ease or plan.options.retime or (movie is not None and movie.variable)
+    uneven = plan.timeline.ease or plan.options.retime or (isinstance(plan.source, Movie) and plan.source.info.variable)
     return make_compute_plan(
         model.config,
         (height, width),
@@ -256,14 +240,13 @@ def compute_plan(model: Film, plan: Plan, most: float | None = None) -> ComputeP
 
 def describe(compute: ComputePlan, model: Film, plan: Plan) -> str:
     """A line about memory and, on a CPU, time."""
-    text = "images as a whole"
-    windows = 1
+    text, windows, (height, width) = "images as a whole", 1, compute.window
     if compute.tiled:
         windows = len(Tiling(compute.padded, compute.window).corners())
-        text = f"{windows} windows of {compute.window[1]}x{compute.window[0]}, flow from 1/{compute.flow_scale}"
+        text = f"{windows} windows of {width}x{height}, flow from 1/{compute.flow_scale}"
     text += f", at most about {compute.memory / 1e9:.1f} GB"
     if plan.frames is not None and jax.default_backend() == "cpu":
-        pixels = compute.window[0] * compute.window[1] * windows
+        pixels = width * height * windows
         work = 2 * multiply_adds(model.config) * pixels * plan.frames * (4 if plan.options.ensemble else 1)
         seconds = work / (CPU_SPEED * (os.cpu_count() or 1))
         text += f", about {max(1, seconds):.0f} s" if seconds < 120 else f", about {seconds / 60:.0f} min"

@@ -1,12 +1,10 @@
 """FILM as compiled functions on the local devices, with the encoded frames that are kept for the next call.
 
 The network runs as three compiled functions, so that its levels are never all in memory (`film.model`): `_encode` for
-each frame; `_coarse` and `_finish` for each new one. Encoded frames are kept for the next new frames as far as the plan
-allows (`ComputePlan.kept`). If it allows fewer than two, `_coarse` gets the levels from 1 on alone, and the finest one
-is made again for `_finish`, when the others are not needed any more.
+each frame; `_coarse` and `_finish` for each new one. Encoded frames are kept as far as the plan allows
+(`ComputePlan.kept`). If it allows fewer than two, `_coarse` gets the levels from 1 on alone, and the finest one is made
+again for `_finish`, when the others are not needed any more.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
@@ -63,13 +61,13 @@ class CompiledFilm:
         params = jax.tree.map(lambda x: x.astype(quality.precision), nnx.to_pure_dict(state))
         self.params = [jax.device_put(params, device) for device in devices]
         self.plan, self.ensemble, self.devices = plan, quality.ensemble, devices
+        self._levels: Levels = "all" if plan.kept >= 2 else "coarser"  # of frames that are kept
         self.next_frames: Collection[PaddedFrame] = ()  # those of the call after this one, if that is known
         self._copies = len(devices) * (2 if quality.ensemble else 1)  # of each frame that is kept
         self._encoded: OrderedDict[tuple[PaddedFrame, bool, int], EncodedLevels] = OrderedDict()
 
     def compile(self, batch: int) -> None:
-        """Compiles the functions for `batch` pairs. In the first call the compiler's memory would come on top of
-        encoded frames."""
+        """Compiles the functions for `batch` pairs, before encoded frames are in memory beside the compiler."""
         (height, width), scale = self.plan.window, self.plan.flow_scale
         for params, device in zip(self.params, self.devices, strict=True):
             array = partial(jax.ShapeDtypeStruct, sharding=jax.sharding.SingleDeviceSharding(device))
@@ -87,7 +85,7 @@ class CompiledFilm:
                 flow = array((batch, height // scale, width // scale, 4), jnp.float32)
             encode, coarse, finish = STAGES
             image = array((1, height, width, 3), jnp.float32)
-            finest, coarser = compiled(encode, image, "all" if self.plan.kept >= 2 else "coarser")
+            finest, coarser = compiled(encode, image, self._levels)
             if finest is None:
                 finest, _ = compiled(encode, image, "finest")
             compiled(finish, finest, finest, compiled(coarse, coarser, coarser, time, flow), time)
@@ -127,20 +125,18 @@ class CompiledFilm:
 
     def flow(self, tasks: Sequence[Task], device: int) -> Float[Array, "b h w 4"]:
         """Flow in the whole images at the plan's lower scale, in pixels of that scale."""
-        first, second, moments = zip(*tasks, strict=True)
-        small = (_shrink(np.stack([x.pixels for x in images]), self.plan.flow_scale) for images in (first, second))
+        *pair, moments = zip(*tasks, strict=True)
+        small = (_shrink(np.stack([x.pixels for x in images]), self.plan.flow_scale) for images in pair)
         return _flow(self.graphdef, self.params[device], *(self._put(x, device) for x in (*small, _times(moments))))
 
     def forget(self) -> None:
-        """Drops all encoded frames."""
         self._encoded.clear()
 
     def _kept(self, image: PaddedFrame, mirrored: bool, device: int) -> EncodedLevels:
-        """The encoded frame, from those that are kept or made."""
-        key, kept = (image, mirrored, device), self.plan.kept
+        key = (image, mirrored, device)
         if key not in self._encoded:
-            self._forget(max(2, kept) * self._copies - 1)
-            self._encoded[key] = self._encode(image, mirrored, device, "all" if kept >= 2 else "coarser")
+            self._forget(max(2, self.plan.kept) * self._copies - 1)
+            self._encoded[key] = self._encode(image, mirrored, device, self._levels)
         self._encoded.move_to_end(key)
         return self._encoded[key]
 

@@ -4,18 +4,15 @@
     Interpolator(model, x0.shape[:2]).stream([x0, (x0, x1, moments), x1, (x1, x2, moments), x2])  # of several gaps
 
 Sides are padded to a few sizes (`film.planning.bucket`), so that images of other sizes find compiled functions
-(`film.compiled`). An image that does not fit the plan's window is cut into overlapping windows (`common.nn.tiling`).
-Flow is first estimated in the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is
-found; windows refine it.
+(`film.compiled`). An image that does not fit the plan's window is cut into overlapping windows (`common.nn.tiling`);
+flow is first estimated in the whole image at `1 / flow_scale` of its size, so that a motion larger than a window is
+found.
 
 A network that knows the midpoint alone makes other moments as midpoints of midpoints (`film.moments`), depth first, as
-many together as keep all devices busy. On an accelerator several pairs are one call. With several devices, calls are
-handed out in turn; the result does not depend on their number. In a stream one queue of pairs goes on from gap to gap,
-so that devices are busy with one new frame in each gap as well. Windows, and midpoints of midpoints, are computed gap
-by gap.
+many together as keep all devices busy. On an accelerator several pairs are one call; several devices get calls in turn,
+and the result does not depend on their number. In a stream one queue of pairs goes on from gap to gap; windows, and
+midpoints of midpoints, are computed gap by gap.
 """
-
-from __future__ import annotations
 
 import itertools
 from collections import deque
@@ -45,8 +42,7 @@ class Interpolator:
     """A network for frames of one size, (height, width).
 
     Args:
-      plan: window, flow scale, encoded frames to keep and pairs per call; None: for `expected` new frames in a gap, as
-        free memory allows (`make_compute_plan`).
+      plan: None: for `expected` new frames in a gap, as free memory allows (`make_compute_plan`).
       batch: most pairs per call; None: those of the plan, without one by frame size and device (`usual_batch`).
       align: pads with zeros to a multiple of this many pixels, half on each side, as the reference's command does
         with 64; 1 adds no padding; 0 repeats the right and bottom edges up to the sizes of `film.planning.bucket`.
@@ -84,11 +80,9 @@ class Interpolator:
         self.batch = batch if plan and batch else self.plan.batch
         self.any_moment, self.devices = model.config.bilateral, len(devices)
         self.film = CompiledFilm(model, self.plan, quality, devices)
-        zeros = [-side % max(1, align) for side in size]
-        self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros]
-        self.edges = [
-            (0, all_ - side - pixels) for all_, side, pixels in zip(self.plan.padded, size, zeros, strict=True)
-        ]
+        zeros = np.array([-side % max(1, align) for side in size])
+        self.zeros = [(pixels // 2, pixels - pixels // 2) for pixels in zeros.tolist()]
+        self.edges = [(0, pixels) for pixels in (np.array(self.plan.padded) - size - zeros).tolist()]
         (top, _), (left, _) = self.zeros
         self.inside = np.s_[top : top + height, left : left + width]  # of a padded frame: what was given
         self._last: PaddedFrame | None = None
@@ -101,8 +95,7 @@ class Interpolator:
 
     def stream(self, items: Iterable[Frame | Gap]) -> Iterator[Frame]:
         """Frames as they are, and in the place of each gap its new ones, as `between` makes them. Items are read ahead
-        until all devices have `batch` pairs: not at all for one pair on one device. An error of theirs comes after the
-        frames before it."""
+        until all devices have `batch` pairs. An error of theirs comes after the frames before it."""
         tasks: Any = (task for item in items for task in (self._tasks(*item) if isinstance(item, tuple) else [item]))
         frames: Iterator[Any] = tasks if self.plan.tiled else self._run(tasks)
         for frame in frames:
@@ -115,10 +108,8 @@ class Interpolator:
             raise ValueError(f"moments {', '.join(map(str, wanted))}: give sorted numbers between 0 and 1")
         a = self._last
         if a is None or not np.array_equal(a.pixels[self.inside], np.asarray(x0, np.float32)):
-            check_frame("the first frame", x0)
-            a = self._padded(x0)
-        check_frame("the second frame", x1)
-        self._last = b = self._padded(x1)
+            a = self._padded("the first frame", x0)
+        self._last = b = self._padded("the second frame", x1)
         if is_still(x0, x1):
             yield from (_fade(a.pixels, b.pixels, moment) for moment in wanted)
             return
@@ -131,7 +122,8 @@ class Interpolator:
         else:
             yield from self._midpoints(a, b, moments_of.of_midpoints(wanted))
 
-    def _padded(self, frame: Frame) -> PaddedFrame:
+    def _padded(self, name: str, frame: Frame) -> PaddedFrame:
+        check_frame(name, frame)
         if frame.shape != (*self.size, 3):
             height, width = self.size
             raise ValueError(f"a frame of shape {frame.shape}: this interpolator is for {width}x{height}")
@@ -178,10 +170,9 @@ class Interpolator:
             yield from results()
 
     def _calls(self, tasks: Iterable[Task | Frame]) -> Iterator[list[Task | Frame | Exception]]:
-        """The tasks cut into calls of `batch` pairs; frames before the first pair are on their own, and so that not
-        too many wait for a call's last pair, it may have fewer. An error of the tasks is the last item."""
-        items: list[Task | Frame | Exception] = []
-        pairs = 0
+        """The tasks cut into calls of `batch` pairs, or fewer, so that not too many frames wait for the last pair;
+        frames before the first pair are on their own. An error of the tasks is the last item."""
+        items, pairs = [], 0
         try:
             for task in tasks:
                 items.append(task)
@@ -202,7 +193,6 @@ class Interpolator:
         return self.film.frames(filled, flow, device)[:count]
 
     def _by_windows(self, tasks: Iterable[Task]) -> Iterator[Frame]:
-        """Padded frames, in the order of the tasks."""
         for _, group in itertools.groupby(tasks, key=lambda task: task[:2]):
             while part := list(itertools.islice(group, self.plan.together)):
                 yield from self._tiled(part)
@@ -252,16 +242,13 @@ def interpolate(
     align: int = 0,
     **options: Any,
 ) -> Iterator[Frame]:
-    """Frames and everything between them, in order of time.
+    """Frames and everything between them, in order of time: the frames as they are, and new ones, float32, not clamped.
 
     Args:
-      frames: two or more frames of one size, RGB float32 in [0, 1]; consumed as needed. ValueError otherwise.
+      frames: two or more of one size, RGB float32 in [0, 1]; consumed as needed. ValueError otherwise.
       times: how often each gap is halved, up to MOST_TIMES: `2**times - 1` new frames in each.
       moments: in place of `times`, the moments of each gap, sorted and in (0, 1).
       batch, align, options: as of `Interpolator`.
-
-    Yields:
-      The frames as they are, and new ones between them: float32, not clamped.
     """
     if not isinstance(model, Film):
         raise TypeError(f"the network is {model!r}: give one, as film.load() does")
@@ -270,26 +257,24 @@ def interpolate(
     if not 0 <= times <= MOST_TIMES or (batch is not None and batch < 1) or align < 0:
         raise ValueError(f"times={times}, batch={batch}, align={align}: give 0 to {MOST_TIMES}, 1 or more, 0 or more")
     wanted = moments_of.even(2**times - 1) if moments is None else [Fraction(moment) for moment in moments]
-    return _interpolate(model, frames, wanted, options | dict(batch=batch, align=align, expected=len(wanted)))
+    return _interpolate(model, iter(frames), wanted, options | dict(batch=batch, align=align, expected=len(wanted)))
 
 
 def _interpolate(
-    model: Film, frames: Iterable[Frame], moments: Sequence[Fraction], options: dict[str, Any]
+    model: Film, frames: Iterator[Frame], moments: Sequence[Fraction], options: dict[str, Any]
 ) -> Iterator[Frame]:
-    iterator = iter(frames)
-    before = next(iterator, None)
-    if before is None:
+    first = next(frames, None)
+    if first is None:
         raise ValueError("no frames: interpolation needs at least two")
-    if np.ndim(before) != 3:
-        raise ValueError(f"the first frame has shape {np.shape(before)}: frames are (height, width, 3), one by one")
+    if np.ndim(first) != 3:
+        raise ValueError(f"the first frame has shape {np.shape(first)}: frames are (height, width, 3), one by one")
 
-    def items(before: Frame) -> Iterator[Frame | Gap]:
-        yield before
-        count = 1
-        for frame in iterator:
-            count += 1
-            if frame.shape != before.shape:
-                (height, width), (h, w) = frame.shape[:2], before.shape[:2]
+    def items() -> Iterator[Frame | Gap]:
+        yield first
+        before, count = first, 1
+        for count, frame in enumerate(frames, 2):
+            if frame.shape != first.shape:
+                (height, width), (h, w) = frame.shape[:2], first.shape[:2]
                 raise ValueError(f"frame {count} is {width}x{height}, the first {w}x{h}: bring them to one size")
             yield before, frame, moments
             yield frame
@@ -297,7 +282,7 @@ def _interpolate(
         if count < 2:
             raise ValueError("one frame only: interpolation needs at least two")
 
-    yield from Interpolator(model, before.shape[:2], **options).stream(items(before))
+    yield from Interpolator(model, first.shape[:2], **options).stream(items())
 
 
 def device_memory(device: Any) -> float | None:

@@ -1,18 +1,12 @@
 """FILM's losses: the paper's `l1`, `vgg` and `style`, and two terms that supervise flow before the image can.
 
 The paper's losses see the image alone (`common/training/objectives.py` has them as terms of a task). Short trainings
-learn to blend before they learn motion, so two terms reach the flow without passing the decoder:
-
-* `WarpedL1`: each warped frame against the truth; the reference has the sum of both, switched off (`l1_warped`);
-* `TeacherFlow`: FILM's flows against a teacher that sees the middle frame: the exact flow of photographs that the code
-  moves (`recipes/film_small/moving_photographs.py`); of a film, classical optical flow from the true middle frame to
-  both neighbours, computed when the data was cut (`film/data/cutting.py`).
-
-And two that refine the image: `Visibility` supervises the mixture (`film.fusion.blend`) where only one frame shows what
-the true middle frame does, which the teacher knows; `Laplacian` compares images band by band.
+learn to blend before they learn motion, so two terms reach the flow without passing the decoder: `WarpedL1` (the
+reference has the sum of both, switched off), and `TeacherFlow`, against the exact flow of photographs that the code
+moves (`recipes/film_small`), or classical flow of a film (`film/data/cutting.py`). Two refine the image: `Visibility`
+supervises the mixture (`film.fusion.blend`) where only one frame shows what the true middle frame does; `Laplacian`
+compares images band by band.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
@@ -47,8 +41,7 @@ class WarpedL1(Weighted):
 
 @dataclasses.dataclass(frozen=True)
 class TeacherFlow(Weighted):
-    """`flow_error` against the batch's teacher flow (`film.data.triplet_batches.TripletConfig`,
-    `recipes.film_small.moving_photograph_batches.SyntheticConfig`)."""
+    """`flow_error` against the batch's teacher flow (`film.data.triplet_batches`)."""
 
     weight: Weight = 1.0
 
@@ -98,8 +91,8 @@ class Laplacian(Weighted):
 def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
     """Mean L1 distance of both flows to the teacher's, in full-resolution pixels, over all levels.
 
-    `batch["flow0"]` and `["flow1"]` lead from the middle frame to each neighbour; FILM's flows lead all the way between
-    the neighbours, and the warp takes its share of them: at constant speed the teacher's, divided by that share.
+    The teacher's lead from the middle frame to each neighbour; FILM's lead all the way between the neighbours, and the
+    warp takes its share of them: at constant speed the teacher's, divided by that share.
     """
     errors = []
     time = batch["time"][:, :, None, None]
@@ -117,9 +110,6 @@ def flow_error(output: FilmOutput, batch: Batch) -> Float[Array, ""]:
 def resize_valid(
     resize: Callable[[Array], Array], flow: Float[Array, "b h w 2"], valid: Float[Array, "b h w"]
 ) -> tuple[Float[Array, "b h2 w2 2"], Float[Array, "b h2 w2"]]:
-    """Flow and its validity in [0, 1] at another size: the mean over valid pixels alone, and their share.
-
-    `resize` is an average of neighbours (`film.ops.resample`); where nothing is valid, flow is 0.
-    """
+    """Flow at another size, the mean over valid pixels alone (0 without any), and their share; `resize` averages."""
     share = resize(valid[..., None])
     return resize(flow * valid[..., None]) / jnp.maximum(share, EPSILON), share[..., 0]

@@ -11,8 +11,6 @@ know the midpoint alone, and make others as midpoints of midpoints, k / 2^n:
 For a moment that is none of them the nearest k / 32 is taken. `schedule` orders the work depth first.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -26,28 +24,27 @@ ENDS = frozenset({Fraction(0), Fraction(1)})
 
 
 def even(count: int) -> list[Fraction]:
-    """`count` moments that divide the gap evenly."""
     return [Fraction(number, count + 1) for number in range(1, count + 1)]
 
 
 def of_midpoints(moments: Sequence[Fraction]) -> list[Fraction]:
     """Moments k / 2^n, within `NEAR` of those given and in the same order.
 
-    A moment with a denominator of 64 or less that is a power of two stays; any other becomes the nearest k / 32, next
-    to an end of the gap k / 64. So the result for a moment does not depend on the others, with one exception: if all
-    denominators are powers of two up to 2^MOST_TIMES, all moments stay. Beside others those beyond 64 cannot: 3/128
-    would come before the 1/32 that stands for the earlier 1/48. A float such as 0.1 is k / 2^55: beyond, as any other.
+    If all denominators are powers of two up to 2^MOST_TIMES, all moments stay. Else those up to 64 do, and any other
+    (the float 0.1 is k / 2^55) becomes the nearest k / 32, next to an end of the gap k / 64: so the result for a moment
+    does not depend on the others.
     """
-    if all(_is_power_of_two(moment.denominator) and moment.denominator <= 2**MOST_TIMES for moment in moments):
+
+    def halved(moment: Fraction, most: int) -> bool:
+        return _is_power_of_two(moment.denominator) and moment.denominator <= most
+
+    def nearest(moment: Fraction) -> Fraction:
+        near = Fraction(round(moment * 32), 32)
+        return Fraction(round(moment * 64), 64) if near in ENDS else near
+
+    if all(halved(moment, 2**MOST_TIMES) for moment in moments):
         return list(moments)
-    return [_nearest(moment) for moment in moments]
-
-
-def _nearest(moment: Fraction) -> Fraction:
-    if _is_power_of_two(moment.denominator) and moment.denominator <= NEAR.denominator:
-        return moment
-    nearest = Fraction(round(moment * 32), 32)
-    return Fraction(round(moment * 64), 64) if nearest in ENDS else nearest
+    return [moment if halved(moment, NEAR.denominator) else nearest(moment) for moment in moments]
 
 
 def _is_power_of_two(number: int) -> bool:
@@ -68,8 +65,7 @@ def halvings(parts: int) -> int:
 
 def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> set[Fraction]:
     """What is still to be made for `moments` k / 2^n: themselves and the midpoints that they are made from."""
-    missing: set[Fraction] = set()
-    waiting = list(moments)
+    missing, waiting = set(), list(moments)
     while waiting:
         moment = waiting.pop()
         if moment not in made and moment not in missing:
@@ -79,11 +75,10 @@ def closure(moments: Iterable[Fraction], made: Container[Fraction] = ENDS) -> se
 
 
 def schedule(wanted: Iterable[Fraction], most: int) -> Iterator[tuple[list[Fraction], list[Fraction]]]:
-    """Steps that make the `wanted` moments k / 2^n, in their order: moments of one denominator to make together, from
-    their `sources`, and which of the wanted ones are ready then. As many of the next ones are made together as need at
-    most `most` - 1 moments more."""
-    made: set[Fraction] = set(ENDS)
-    waiting = deque(wanted)
+    """Steps that make the `wanted` moments k / 2^n, in their order: moments of one denominator to make together, and
+    which of the wanted ones are ready then. With the next one come as many others as need at most `most` - 1 moments
+    more."""
+    made, waiting = set(ENDS), deque(wanted)
     while waiting:
         ready = [waiting.popleft()]
         missing = closure(ready, made)

@@ -4,25 +4,19 @@
     frame = preparation.apply(3, photo)      # photo number 3
 
 Photos are float32 ``h w 3``, RGB in [0, 1]. `prepare` needs their sizes alone, unless it aligns them or matches their
-exposure: then it takes each photo once, in order, and keeps small images of the one before it and of the first.
-`apply` does one photo after another. Its stages:
+exposure: then it takes each photo once, in order. `apply` does one photo after another (docs/photos.md):
 
 1. fit         photos of different sizes are brought to one frame (`FITS`); none is ever enlarged for it:
-               crop    the smallest width by the smallest height; each photo is scaled down until it just covers that,
-                       and its centre is kept
+               crop    the smallest width by the smallest height; each photo just covers it, its centre is kept
                pad     the largest width by the largest height, scaled down until the smallest photo need not be
                        enlarged; each photo is scaled to fit inside, with black bars
                resize  the size of the photo with the fewest pixels; the others are stretched to it
 2. align       the shake of the hand is undone, and the part that all photos show is kept (`film.alignment`)
 3. size        the frame is scaled to `size` (`parse_size`)
-4. exposure    each photo is multiplied by one gain per colour in linear light, so that it is as bright, and as warm, as
-               the first: the brightness does not pump. A gain is the median ratio of what two consecutive photos show
-               at the same places (or, where no places could be matched, at the same ranks), clipped values left out;
-               the gains of a sequence are multiplied up. Whatever moves fills less than half of the frame, so the
-               median does not see it. Measured in docs/photos.md.
+4. exposure    one gain per colour in linear light makes each photo as bright, and as warm, as the first: the median
+               ratio of what two consecutive photos show at the same places (or, where none could be matched, at the
+               same ranks), clipped values left out, multiplied up. What moves is less than half of the frame.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import re
@@ -62,7 +56,6 @@ class Preparation:
     gains: tuple[Gains, ...] = ()
 
     def apply(self, number: int, photo: Image) -> Image:
-        """Photo `number` of the sequence (0 is the first) as a frame of `size`."""
         frame = place(photo, self.frame, self.fit)
         if self.view is not None:
             frame = alignment.warp(frame, self.matrices[number], self.view)
@@ -95,13 +88,11 @@ def prepare(
     Args:
       sizes: (width, height) of each photo, as `read_image` gives it.
       names: what errors call the photos.
-      photos: the photos in order, taken once and only for `align` and `match_exposure`.
+      photos: in order, taken once and only for `align` and `match_exposure`.
       fit: one of FITS; None: all photos must have one size.
       size: a target as of `parse_size`; None keeps the size.
-      align: undoes the motion of the camera.
-      match_exposure: makes all photos as bright as the first.
 
-    Raises ValueError for sizes that need a `fit`, photos that do not align, exposures that cannot be compared.
+    ValueError for sizes that need a `fit`, photos that do not align, exposures that cannot be compared.
     """
     if align and fit == "pad":
         raise ValueError("--align with --fit pad: the bars would be aligned too; give --fit crop or --fit resize")
@@ -135,7 +126,7 @@ def parse_size(text: str | int, size: Size) -> Size:
     """The (width, height) that `text` asks of an image of `size`.
 
     1080p is the shorter side, 1280 the longer one; both keep the shape, round to even sides (which every movie codec
-    takes) and never enlarge. 1280x720 is taken as it is. Raises ValueError for another text.
+    takes) and never enlarge. 1280x720 is taken as it is. ValueError for another text.
     """
     (width, height), words = size, str(text).strip().lower()
     if exact := re.fullmatch(r"(\d+)x(\d+)", words):
@@ -153,8 +144,7 @@ def parse_size(text: str | int, size: Size) -> Size:
 
 
 def common_size(sizes: Sequence[Size], names: Sequence[str | Path], fit: str | None) -> Size:
-    """The one size to which `fit` brings photos of `sizes`: see the module. Raises ValueError if sizes differ and
-    `fit` is None."""
+    """The one size to which `fit` brings photos of `sizes`: see the module. ValueError without one."""
     if fit is not None and fit not in FITS:
         raise ValueError(f"--fit {fit}: give one of {', '.join(FITS)}")
     for size, name in zip(sizes, names, strict=True):
@@ -182,7 +172,7 @@ def light_thumbnail(image: Image) -> Image:
 def exposure_gains(light0: Image, light1: Image, matrix: Matrix | None) -> Gains | None:
     """By what the second image's channels are multiplied, in linear light, to be as bright as the first's.
 
-    Both are results of `light_thumbnail`; `matrix` leads from the first to the second. Without one only their
+    Both are results of `light_thumbnail`; `matrix` leads from the first to the second; without one only their
     distributions are compared. None if fewer than MIN_USABLE of the pixels are neither dark nor near white in both.
     """
     if matrix is not None:  # what is beyond the edge becomes 0, which is not usable
@@ -199,8 +189,7 @@ def exposure_gains(light0: Image, light1: Image, matrix: Matrix | None) -> Gains
 
 
 def expose(image: Image, gains: Gains) -> Image:
-    """The image with its linear light multiplied by one gain per channel, clipped; a gain below 1 fades out towards
-    white, so that a clipped sky does not turn grey."""
+    """The image times one gain per channel in linear light, clipped; one below 1 fades out towards white."""
     if (gains == 1).all():
         return image
     light = to_linear(image)
@@ -212,7 +201,6 @@ def expose(image: Image, gains: Gains) -> Image:
 def _compare(
     frames: Iterable[Image], names: Sequence[str | Path], align: bool, match_exposure: bool
 ) -> tuple[list[Matrix], list[Gains]]:
-    """The motion of each frame against the first, and its gains."""
     matrices, gains = [np.eye(3)], [np.ones(3, np.float32)]
     first = before = None  # small images of the first frame and of the one before
     for number, frame in enumerate(frames):

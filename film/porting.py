@@ -11,10 +11,8 @@ Four vocabularies name the same convolutions. Each row of `convolutions` is one 
 
 The decoder's TensorFlow names are Keras auto-names: a second model in one process goes on counting (`conv2d_13`, ...),
 so they are ranked by their number. The PyTorch port lists specialised predictors and decoder levels coarsest first.
-Nothing is skipped or guessed: see the three checks of `common/weights/porting.py`.
+Nothing is skipped or guessed: see `common/weights/porting.py`.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
@@ -98,8 +96,7 @@ def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -
 
     ValueError lists every missing, extra, mis-shaped or non-finite variable, or all that are given as "x" and "x:0".
     """
-    twice = sorted(name for name in variables if f"{name}:0" in variables)
-    if twice:
+    if twice := sorted(name for name in variables if f"{name}:0" in variables):
         pairs = ", ".join(f"{name} and {name}:0" for name in twice)
         raise ValueError(f"{len(twice)} variables are given under two names: {pairs}; keep one of each pair")
     named = {name.removesuffix(":0"): np.asarray(value) for name, value in variables.items()}
@@ -107,7 +104,6 @@ def from_tf_variables(variables: Mapping[str, np.ndarray], config: FilmConfig) -
 
 
 def from_torch(state_dict: Mapping[str, np.ndarray], config: FilmConfig) -> Film:
-    """A network from a state dict of the PyTorch port."""
     return _port(state_dict, "torch", config)
 
 
@@ -115,16 +111,13 @@ def read_reference(path: str | Path, config: FilmConfig) -> Film:
     """A network from a state dict's file (.pt, .pth, read without torch, or .safetensors), a SavedModel's folder or a
     training checkpoint (both need the `convert` extra)."""
     suffix = Path(path).suffix.lower()
-    if suffix == ".safetensors":
-        return from_torch(TensorFiles(path), config)
-    if suffix in (".pt", ".pth"):
-        return from_torch(read_torch(path), config)
+    if suffix in (".safetensors", ".pt", ".pth"):
+        return from_torch(TensorFiles(path) if suffix == ".safetensors" else read_torch(path), config)
     if suffix != ".index" and Path(path).is_file():
         known = ".safetensors, .pt or .pth, the .index of a checkpoint, or the folder of a SavedModel"
         raise ValueError(f"{path}: not a file of weights that is known here: give {known}")
     tensors = read_tf_checkpoint(path)
-    bundle = any(key.startswith("variables/") for key in tensors)
-    return _port(tensors, "bundle" if bundle else "checkpoint", config)
+    return _port(tensors, "bundle" if any(key.startswith("variables/") for key in tensors) else "checkpoint", config)
 
 
 def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig) -> Film:
@@ -135,15 +128,14 @@ def _port(source: Mapping[str, np.ndarray], vocabulary: str, config: FilmConfig)
 
 def _renumber(variables: Mapping[str, np.ndarray], config: FilmConfig) -> Mapping[str, np.ndarray]:
     """Counts the decoder's auto-names from 0 again if a whole decoder is there under later numbers."""
-    matches = {name: match for name in variables if (match := AUTO_NAME.match(name))}
-    numbers = sorted({int(match[1] or 0) for match in matches.values()})
+    numbers = {int(match[1] or 0) for name in variables if (match := AUTO_NAME.match(name))}
     expected = 3 * (config.fusion_pyramid_levels - 1) + 1
-    if len(numbers) != expected or numbers[-1] - numbers[0] != expected - 1:
+    if len(numbers) != expected or max(numbers) - min(numbers) != expected - 1:
         return variables
-    renamed = {}
-    for name, value in variables.items():
-        if match := matches.get(name):
-            rank = int(match[1] or 0) - numbers[0]
-            name = f"fusion/conv2d{f'_{rank}' if rank else ''}/{name[match.end() :]}"
-        renamed[name] = value
+
+    def again(match: re.Match[str]) -> str:
+        rank = int(match[1] or 0) - min(numbers)
+        return f"fusion/conv2d{f'_{rank}' if rank else ''}/"
+
+    renamed = {AUTO_NAME.sub(again, name): value for name, value in variables.items()}
     return renamed if len(renamed) == len(variables) else variables  # "conv2d" beside "conv2d_0": no guess

@@ -9,8 +9,6 @@ From level `sub_levels - 1` on, every level has the same channels, made by the s
 level looks like a small one at a coarse level, so the flow predictor can be shared as well.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax.numpy as jnp

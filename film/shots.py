@@ -1,21 +1,17 @@
 """Where a clip must not be interpolated as it stands: cuts, still gaps and duplicate frames.
 
-Cut. Frames on both sides of a cut have nothing in common, and a network morphs one into the other. Thumbnails of
-`SIDE` pixels are compared: frame a is warped to b by DIS flow (Kroeger et al., ECCV 2016), so that motion, however
-fast, does not count; what is left is the correlation of their luma and the Hellinger distance of their colours. At a
-cut, correlation minus distance is around 0 or below; within a shot it is above 0.3, but for a whip pan that leaves
-nothing of a frame in the next one. Where the correlation alone is above `SAME` (across shots it stays below 0.7)
-colours do not count: that is a flash or a fade. A cross-dissolve is no cut either: it is interpolated. Where a
-frame is plain nothing can be correlated, and what changes the colours by much is a cut: a fade does not, at once.
+Cut. A network would morph one side into the other. Of thumbnails of `SIDE` pixels frame a is warped to b by DIS flow
+(Kroeger et al., ECCV 2016), so that motion does not count; what is left is the correlation of their luma and the
+Hellinger distance of their colours. At a cut, correlation minus distance is around 0 or below; within a shot above 0.3,
+but for a whip pan that leaves nothing of a frame in the next one. Where the correlation alone is above `SAME` (across
+shots it stays below 0.7) colours do not count: a flash or a fade. Where a frame is plain, what changes the colours by
+much is a cut.
 
 Still gap. If no block of `BLOCK` pixels changes by more than `STILL`, nothing moves, and in-betweens are cross-fades.
 
 Duplicate. Drawn animation repeats frames ("on twos"), and so does a capture at a higher rate than its source; played
-slower, it stutters. `without_duplicates` drops them, so that motion goes on evenly through their time; a longer hold
-stays a hold.
+slower, it stutters. `without_duplicates` drops them; a longer hold stays a hold.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
@@ -49,7 +45,6 @@ def thumbnail(frame: Frame) -> Thumbnail:
 
 
 def is_cut(a: Thumbnail, b: Thumbnail) -> bool:
-    """Whether thumbnails of consecutive frames are of different shots."""
     return continuity(a, b) < CUT
 
 
@@ -63,12 +58,13 @@ def continuity(a: Thumbnail, b: Thumbnail) -> float:
     y, x = np.mgrid[: luma_b.shape[0], : luma_b.shape[1]].astype(np.float32)
     warped = cv2.remap(luma_a, x + flow[..., 0], y + flow[..., 1], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
     distance = np.sqrt(max(0, 1 - np.sqrt(colours_a * colours_b).sum()))
-    correlation = _correlation(warped, luma_b)
+    p, q = (cv2.blur(luma.astype(np.float32), (5, 5)) for luma in (warped, luma_b))
+    p, q = p - p.mean(), q - q.mean()
+    correlation = float((p * q).mean() / max(1.0, np.sqrt((p * p).mean() * (q * q).mean())))
     return correlation if correlation > SAME else correlation - float(distance)
 
 
 def is_still(x0: Frame, x1: Frame) -> bool:
-    """Whether nothing moves between two frames."""
     if x0 is x1:
         return True
     change = np.abs(np.subtract(x1, x0, dtype=np.float32)).mean(axis=-1)
@@ -76,8 +72,7 @@ def is_still(x0: Frame, x1: Frame) -> bool:
 
 
 def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
-    """Of each run of equal frames the first; of a run longer than `HOLD` the last as well, so that it is held. The very
-    last frame stays, so that the clip ends when it did."""
+    """Of each run of equal frames the first; of a run longer than `HOLD`, and at the end, the last as well."""
     kept = latest = None
     for frame in frames:
         if kept is not None and is_still(kept.image, frame.image):
@@ -92,13 +87,5 @@ def without_duplicates(frames: Iterable[TimedFrame]) -> Iterator[TimedFrame]:
 
 
 def _described(small: Thumbnail) -> tuple[UInt8[np.ndarray, "h w"], Float[np.ndarray, " n"]]:
-    """Luma, and the histogram of colours."""
     histogram = cv2.calcHist([small], [0, 1, 2], None, [8, 8, 8], [0, 256] * 3).ravel()
     return cv2.cvtColor(small, cv2.COLOR_RGB2GRAY), histogram / histogram.sum()
-
-
-def _correlation(a: UInt8[np.ndarray, "h w"], b: UInt8[np.ndarray, "h w"]) -> float:
-    """Pearson's correlation of two images, smoothed; 0 for a flat one."""
-    a, b = (cv2.blur(x.astype(np.float32), (5, 5)) for x in (a, b))
-    a, b = a - a.mean(), b - b.mean()
-    return float((a * b).mean() / max(1.0, np.sqrt((a * a).mean() * (b * b).mean())))

@@ -1,11 +1,8 @@
 """When each output frame is shown: exact times, the gap it falls into, and its moment in that gap.
 
 Source frames have presentation times t_0 < t_1 < ... in seconds (photos: 0, 1, 2, ...). Output frame k shows source
-time `k * step`. Between t_i and t_{i+1} that is the moment `(k * step - t_i) / (t_{i+1} - t_i)` in [0, 1); moment 0 is
-the source frame itself. All of it is rational, so that a rate of 24000/1001 neither drifts nor rounds.
-
-    source  0 ---------- 1 ---------- 2 ---- 3       variable rate: gaps of different lengths
-    output  0    1    2    3    4    5    6    7     constant rate
+time `k * step`: between t_i and t_{i+1} the moment `(k * step - t_i) / (t_{i+1} - t_i)` in [0, 1); moment 0 is the
+source frame itself. All of it is rational, so that a rate of 24000/1001 neither drifts nor rounds.
 
 | asked | rate of the output | source seconds per output second |
 | --- | --- | --- |
@@ -14,13 +11,9 @@ the source frame itself. All of it is rational, so that a rate of 24000/1001 nei
 | fps R | R | 1 |
 | fps R, factor F, slow motion | R | 1 / F |
 
-Matroska and WebM round times to milliseconds, and a source frame would be missed by as much and computed instead; so
-times as near as that to a constant rate are put on it (`snapped`).
-
-A movie's last frame stays until the movie ends, so the output lasts as long as the source (or F times as long).
+Matroska and WebM round times to milliseconds, and a source frame would be computed instead of shown; so times as near
+as that to a constant rate are put on it (`snapped`). A movie's last frame stays until the movie ends.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import itertools
@@ -59,8 +52,8 @@ class Timeline:
 def of_movie(
     source_rate: Fraction, factor: Fraction | None = None, fps: Fraction | None = None, slow_motion: bool = False
 ) -> Timeline:
-    """The timeline of the table above; with nothing asked, twice the rate. Raises ValueError for options that
-    contradict each other."""
+    """The timeline of the table above; with nothing asked, twice the rate. ValueError for options that are
+    contradictory."""
     if factor is not None and not 0 < factor <= LARGEST_FACTOR:
         raise ValueError(f"--factor {float(factor):g}: give a number above 0, at most {LARGEST_FACTOR}")
     if slow_motion:

@@ -1,16 +1,13 @@
 """Visualization: optical flow as colours, and the image summaries of training and evaluation.
 
-`TripletSheet` and `FlowPyramid` are named objects that a training config lists. Evaluations draw a row of small images
-for each example that they show (`draw_row`): x0, x1, the truth, each method's frame with the evaluated one last, some
-errors, the evaluated one's flow.
-
-`inspection_sheet` shows how the network made one frame, `comparison` a frame beside the plain cross-fade.
+`TripletSheet` is a named object that a training config lists. Evaluations draw a row of small images for each example
+that they show (`draw_row`). `inspection_sheet` shows how the network made one frame, `comparison` a frame beside the
+plain cross-fade.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
@@ -41,10 +38,8 @@ NOT_FINITE = np.array([1, 0, 1], np.float32)  # colour of pixels that are not fi
 
 def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -> Frame:
     """RGB in [0, 1] of flow (dx, dy) in pixels, by the colour wheel of Baker et al. (IJCV 2011): the hue is the
-    direction (right is red, down yellow, left cyan, up blue to violet), the saturation the speed.
-
-    White is zero, full colour `limit` pixels and above; by default the 99th percentile.
-    """
+    direction (right is red, down yellow, left cyan, up blue to violet), the saturation the speed: white is zero, full
+    colour `limit` pixels and above; by default the 99th percentile."""
     flow = np.asarray(flow, np.float32)
     speed = np.hypot(flow[..., 0], flow[..., 1])
     limit = max(float(np.percentile(speed, 99)) if limit is None else limit, 1e-3)
@@ -55,13 +50,10 @@ def flow_picture(flow: Float[np.ndarray, "h w 2"], limit: float | None = None) -
 
 @runtime_checkable
 class ImageSummary(Protocol):
-    """One image of a training batch and the network's output, all on the host."""
+    """One image of a training batch and the network's output on its first `rows` examples, all on the host."""
 
     @property
-    def rows(self) -> int:
-        """Examples that it shows: the network runs on no more."""
-        ...
-
+    def rows(self) -> int: ...
     def __call__(self, batch: Batch, output: FilmOutput) -> Image: ...
 
 
@@ -78,25 +70,11 @@ class TripletSheet:
         return contact_sheet([np.asarray(image) for row in rows for image in row], len(columns))
 
 
-@dataclasses.dataclass(frozen=True)
-class FlowPyramid:
-    """One row per triplet: the forward flow at each level, finest first, brought to one size."""
-
-    rows: int = 2
-
-    def __call__(self, batch: Batch, output: FilmOutput) -> Image:
-        images = []
-        for i in range(min(self.rows, len(batch["x0"]))):
-            for level, flows in enumerate(output.forward_flow):
-                images.append(flow_picture(np.asarray(flows[i])).repeat(2**level, axis=0).repeat(2**level, axis=1))
-        return contact_sheet(images, columns=len(output.forward_flow))
-
-
 def spread(counts: Sequence[int], total: int) -> list[set[int]]:
     """For sets of these sizes, the indices of the examples to show: `total` shared evenly by the sets, evenly spaced
     in each; fewer where a set has too few."""
-    shares = [(i + 1) * total // len(counts) - i * total // len(counts) for i in range(len(counts))]
-    shares = [min(share, count) for share, count in zip(shares, counts, strict=True)]
+    ends = [i * total // len(counts) for i in range(len(counts) + 1)]
+    shares = [min(end - start, n) for (start, end), n in zip(itertools.pairwise(ends), counts, strict=True)]
     return [{(2 * k + 1) * n // (2 * share) for k in range(share)} for share, n in zip(shares, counts, strict=True)]
 
 
@@ -109,8 +87,8 @@ def stacked(rows: Sequence[Row]) -> Image:
 def draw_row(
     triplet: Triplet, predictions: Mapping[str, Prediction], scores: Sequence[str], title: str, errors: Sequence[str]
 ) -> Row:
-    """The row of a triplet (see the module); the first method is the evaluated one, `errors` the methods whose errors
-    are shown. Labels have names and scores."""
+    """The row of a triplet: x0, x1, the truth, each method's frame, the evaluated one's (the first of `predictions`)
+    last, the errors of the methods in `errors`, the evaluated one's flow. Labels have names and scores."""
     row = [(triplet.x0, f"{title}: {triplet.name}"), (triplet.x1, "x1"), (triplet.y, "truth")]
     for (method, prediction), score in reversed([*zip(predictions.items(), scores, strict=True)]):
         row.append((prediction.image, f"{method} {score}"))
@@ -127,10 +105,7 @@ def draw_row(
 def inspection_sheet(x0: Frame, x1: Frame, output: FilmOutput, time: float) -> Image:
     """How the frame at `time` came about, as nine labelled images: the inputs and the frame; both flows, with the wheel
     that reads them; the inputs warped to `time`, and the share that each has in the frame, by the network's own weight
-    or, where it has none, by `mixing_weight`.
-
-    x0, x1 are the inputs of the network, `output` its result for a batch of one.
-    """
+    or, where it has none, by `mixing_weight`. `output` is the network's for a batch of one."""
     image, warped0, warped1 = (np.asarray(x[0]) for x in (output.image, output.x0_warped, output.x1_warped))
     flows = [np.asarray(flow[0][0], np.float32) for flow in (output.forward_flow, output.backward_flow)]
     limit = max(1.0, float(np.percentile([np.hypot(flow[..., 0], flow[..., 1]) for flow in flows], 99)))
@@ -160,11 +135,7 @@ def inspection_sheet(x0: Frame, x1: Frame, output: FilmOutput, time: float) -> I
 
 def mixing_weight(image: Frame, x0_warped: Frame, x1_warped: Frame, time: float) -> Float[np.ndarray, "h w"]:
     """The weight m in [0, 1] with which image = m * x0_warped + (1 - m) * x1_warped fits best, by least squares over
-    the channels of a pixel and its neighbours.
-
-    A network with `blend` mixes like this, plus a residual, and outputs m; of one without, this is what its colours
-    amount to. Where the warped images are alike m has no meaning, and falls back to 1 - time.
-    """
+    the channels of a pixel and its neighbours. Where the warped images are alike it falls back to 1 - time."""
     between = x0_warped - x1_warped
     fit = cv2.GaussianBlur(((image - x1_warped) * between).sum(axis=-1), (0, 0), 1)
     scale = cv2.GaussianBlur((between**2).sum(axis=-1), (0, 0), 1)
@@ -180,7 +151,6 @@ def comparison(image: Frame, x0: Frame, x1: Frame, moment: Fraction) -> Float[np
 
 
 def _titled(image: Image, title: str) -> Image:
-    """The image with a title in its upper left corner."""
     patch, alpha = _title(title, max(11, round(0.035 * min(image.shape[:2]))))
     height, width = (min(sides) for sides in zip(image.shape[:2], alpha.shape[:2], strict=True))
     image, alpha = np.array(image, np.float32), alpha[:height, :width]
@@ -191,21 +161,15 @@ def _titled(image: Image, title: str) -> Image:
 
 @functools.lru_cache
 def _title(title: str, size: int) -> tuple[Float[np.ndarray, "h w 1"], Float[np.ndarray, "h w 1"]]:
-    """White letters of `size` pixels on a dark ground with round corners, a margin around it: values and opacity."""
-    font, scale = ImageFont.load_default(4 * size), 4  # drawn larger, then averaged: smooth corners
-    left, _, right, _ = font.getbbox(title)
-    margin = inset = 2 * size
-    width, height = int(right - left) + 2 * inset, 5 * size + inset
-    canvas = (-(-(width + margin) // scale) * scale, -(-(height + margin) // scale) * scale)
-    letters, ground = Pillow.new("L", canvas), Pillow.new("L", canvas)
+    """White letters of `size` pixels on a dark ground, half as much around it: values and opacity."""
+    font, margin, height = ImageFont.load_default(size), size // 2, 7 * size // 4
+    width = int(font.getlength(title)) + size
+    letters, ground = (Pillow.new("L", (margin + width, margin + height)) for _ in range(2))
     box = (margin, margin, margin + width - 1, margin + height - 1)
     ImageDraw.Draw(ground).rounded_rectangle(box, radius=height // 4, fill=150)
-    ImageDraw.Draw(letters).text((margin + inset - left, margin + height // 2), title, fill=255, font=font, anchor="lm")
-    small = (canvas[0] // scale, canvas[1] // scale)
-    values, opacity = (
-        cv2.resize(np.asarray(x, np.float32) / 255, small, interpolation=cv2.INTER_AREA) for x in (letters, ground)
-    )
-    return values[..., None], np.maximum(values, opacity)[..., None]
+    ImageDraw.Draw(letters).text((2 * margin, margin + height // 2), title, fill=255, font=font, anchor="lm")
+    values, opacity = (np.asarray(x, np.float32)[..., None] / 255 for x in (letters, ground))
+    return values, np.maximum(values, opacity)
 
 
 def _thumbnail(image: Image, width: int = WIDTH) -> Image:

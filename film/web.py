@@ -1,10 +1,5 @@
-"""`film web`: photos or a video are dropped on a page, which makes a clip by the functions of the command.
-
-The page shows the clip, each of its frames under a slider, and the network's flow; it makes no more than the command
-with the same options.
-"""
-
-from __future__ import annotations
+"""`film web`: photos or a video are dropped on a page, which makes a clip by the functions of the command, and shows
+it, each of its frames under a slider, and the network's flow."""
 
 import functools
 from pathlib import Path
@@ -98,7 +93,6 @@ class Clips:
 
 
 def page(weights: str | None = None) -> gr.Blocks:
-    """The page, for `weights` beside the shipped ones."""
     clips = Clips(weights)
     with gr.Blocks() as blocks:
         gr.Markdown("# FILM\nNew frames between two photos, or between the frames of a video.")

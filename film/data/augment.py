@@ -1,28 +1,17 @@
-"""Augmentation of a training triplet: every draw holds for all three frames alike. There are two.
+"""Augmentation of a training triplet: every draw holds for all three frames alike.
 
-`ReferenceAugment` is the reference's (`training/augmentation_lib.py`), for frames without flow, in this order:
-
-1. `quarter_turns`   k x 90 degrees anticlockwise, k of 0..3
-2. `mirror`          left to right, half of the time
-3. `angle`           half of the time, by an angle uniform in [-angle, angle] degrees; the reference has 45
-4. `swap`            x0 and x1 change places, half of the time: time runs backwards
-5. crop              one random square for all three
-
-Rotation leaves corners without an image. `corners` fills them:
+`ReferenceAugment` is the reference's (`training/augmentation_lib.py`), for frames without flow, in this order: k x 90
+degrees anticlockwise; mirrored; rotated, half of the time; x0 and x1 exchanged, so that time runs backwards; one random
+square for all three. Rotation leaves corners without an image, which `corners` fills:
 
     black     zeros, as in the reference (`tfa.image.rotate`, constant fill), seen in many crops
     reflect   the image mirrored at its border
     inside    no corners: the rotated square is placed inside the image. Where the image is too small for it the square
               shrinks and is enlarged to the crop: by 1.41 at most, for a crop as high as the image
 
-`colour`, off by default, is not in the reference: one gain and gamma for all three frames (`tint`).
-
-`augment_with_flow` changes teacher flow and its masks along with the frames: a crop, shrunken with INTER_AREA, turned
-by k x 90 degrees, mirrored, played backwards and tinted. Turning an image turns the *vectors* of its flow, not only
-their places; playing backwards swaps x0 with x1, and their flows.
+`augment_with_flow` changes teacher flow and its masks along with the frames. Turning an image turns the *vectors* of
+its flow, not only their places; playing backwards swaps x0 with x1, and their flows.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -42,14 +31,14 @@ Example = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ReferenceAugment(Checked):
-    """The switches (module docstring); the defaults are the reference's."""
+    """The switches; the defaults are the reference's."""
 
     quarter_turns: bool = True
     mirror: bool = True
-    angle: Annotated[float | int, real(0, 45)] = 45.0
+    angle: Annotated[float | int, real(0, 45)] = 45.0  # degrees, to either side at most
     corners: Literal["black", "reflect", "inside"] = "black"
     swap: bool = True
-    colour: bool = False
+    colour: bool = False  # `tint`; not in the reference
 
     def __call__(
         self, images: UInt8[np.ndarray, "3 h w 3"], crop: int, rng: np.random.Generator, time: float = 0.5
@@ -78,8 +67,8 @@ def rotated_crop(
 ) -> Float[np.ndarray, "n c c 3"]:
     """A square of the images [n h w 3] rotated by `angle` (radians, anticlockwise), in one bilinear resampling.
 
-    Without "inside" it is the crop of the image rotated about its centre (`tfa.image.rotate`). `place`, (y, x) in
-    [0, 1), chooses the square's position among the possible ones. Values keep their range.
+    Without "inside" it is the crop of the image rotated about its centre (`tfa.image.rotate`). `place`, (y, x) in [0,
+    1), chooses the square's position among the possible ones. Values keep their range.
     """
     height, width = images.shape[1:3]
     cos, sin = math.cos(angle), math.sin(angle)
@@ -111,11 +100,8 @@ def augment_with_flow(
     backwards: bool = True,
     colour: bool = True,
 ) -> Example:
-    """A record of `film.data.record_sources.CutTriplets`, cropped and augmented.
-
-    Returns images float32 [3 c c 3] in [0, 1], flows float32 [2 c/4 c/4 2] (dx, dy) in crop pixels and valid float32
-    [2 c/4 c/4] of zeros and ones.
-    """
+    """A record of `film.data.record_sources.CutTriplets`, cropped, shrunken and augmented: images float32 [3 c c 3] in
+    [0, 1], flows float32 [2 c/4 c/4 2] (dx, dy) in crop pixels and valid float32 [2 c/4 c/4] of zeros and ones."""
     images, flows, valid = crop_and_shrink(example, rng, crop, scale)
     turns = int(rng.integers(4)) if turn else 0
     images, flows, valid = (np.rot90(x, turns, axes=(1, 2)) for x in (images, flows, valid))
@@ -133,14 +119,11 @@ def augment_with_flow(
 def crop_and_shrink(
     example: Example, rng: np.random.Generator, crop: int, scale: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A random region of about crop / scale pixels, resized to `crop`: images uint8, flows and valid float32.
-
-    The region is a whole number of flow cells; flow is scaled by the exact ratio. A shrunken cell is valid
-    only if all cells under it are.
-    """
-    region = CELL * round(crop / scale / CELL)
+    """A random region of about crop / scale pixels, a whole number of flow cells, resized to `crop`: images uint8,
+    flows and valid float32. A shrunken cell is valid only if all cells under it are."""
+    cells = round(crop / scale / CELL)
+    region = CELL * cells
     y, x = rng.integers(0, (example["images"].shape[1] - region) // CELL + 1, 2)
-    cells = region // CELL
     images = example["images"][:, CELL * y : CELL * y + region, CELL * x : CELL * x + region]
     flows = example["flows"][:, y : y + cells, x : x + cells].astype(np.float32) * np.float32(crop / region)
     valid = example["valid"][:, y : y + cells, x : x + cells].astype(np.float32)

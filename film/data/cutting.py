@@ -1,9 +1,7 @@
 """Cut training and evaluation triplets out of a film, each in one sequential decode.
 
-Seeking in compressed video is where frame numbers go wrong, so nothing here seeks: decoding 10,000 frames of 720p
-takes some ten seconds, and number n is always the n-th decoded frame, counted from 0.
-
-A triplet is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
+Nothing seeks, since that is where frame numbers go wrong: number n is always the n-th decoded frame, from 0. A triplet
+is three frames c-g, c, c+g: the outer two are the network's inputs, the middle one is the truth.
 
 Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pixels with s = S // 4:
 
@@ -13,12 +11,12 @@ Training (`cut_training`), written to `data/film_triplets/`, N triplets of S pix
     valid.npy   uint8   [N, 2, s, s]     1 where the teacher flow is valid (see `film.data.teacher_flow`)
     index.json  frame, gap, y, x, motion of each; motion = 95th percentile, px, between the outer frames
 
-Most of a film stands still or moves a little. So of several random patches one is drawn with a preference for motion
-that is rare so far, counted in half-octave bins: the result is roughly log-uniform.
+Most of a film moves little. So of several random patches one is drawn with a preference for motion that is rare so far,
+counted in half-octave bins: the result is roughly log-uniform.
 
-Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K):
-whole frames at a fixed gap and spacing, kept by one motion rule, not by eye. Of `quarters` the truths are a quarter and
-three quarters of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
+Evaluation (`cut_evaluation`), `data/film_eval/00001/im1.png im2.png im3.png` (im2 = truth, as in Vimeo-90K): whole
+frames at a fixed gap and spacing, kept by one motion rule. With `quarters` the truths are a quarter and three quarters
+of the way: frame_0.png, frame_1.png, frame_3.png, frame_4.png.
 
     python -m film.data.cutting --video data/bbb.mp4
 """
@@ -82,10 +80,9 @@ class TrainingCut(Checked):
 
 @dataclass(frozen=True)
 class EvaluationCut(Checked):
-    """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px).
-
-    Scene cuts and frames without texture (fades to black) are left out. With `quarters` the frames of a centre are
-    -gap, -gap/2, +gap/2 and +gap away: the truth at 1/4 and 3/4 instead of at 1/2."""
+    """Centres every `spacing` frames from first + gap on; kept when the p95 of motion is in `motion` (px), but for
+    scene cuts and frames without texture (fades to black). With `quarters` the frames of a centre are -gap, -gap/2,
+    +gap/2 and +gap away."""
 
     first: int = 9000
     last: int = 11600
@@ -113,7 +110,6 @@ class EvaluationCut(Checked):
 def cut_training(
     video: str | Path, folder: str | Path, cut: TrainingCut = TrainingCut(), licence: str | None = None
 ) -> int:
-    """Writes the training set; returns the number of triplets."""
     centres, reach = cut.centres, max(cut.gaps)
     rng, teacher, histogram = np.random.default_rng(cut.seed), FlowTeacher(), np.zeros(len(BINS) + 1)
     index = []
@@ -147,7 +143,6 @@ def cut_training(
 def cut_evaluation(
     video: str | Path, folder: str | Path, cut: EvaluationCut = EvaluationCut(), licence: str | None = None
 ) -> int:
-    """Writes the evaluation folders; returns their number."""
     centres = list(range(cut.first + cut.reach, cut.last - cut.reach + 1, cut.spacing))
     teacher, index = FlowTeacher(), []
     with atomic_folder(folder) as part:
@@ -247,8 +242,8 @@ def _flow_cells(
 def _truncate(path: Path, array: np.ndarray, rows: int) -> None:
     """Keeps the first `rows` of an .npy file. NumPy pads the header: its length is the same for any row count."""
     with path.open("r+b") as file:
-        fields = dict(descr=array.dtype.str, fortran_order=False, shape=(rows, *array.shape[1:]))
-        write_array_header_1_0(file, fields)
+        shape = (rows, *array.shape[1:])
+        write_array_header_1_0(file, dict(descr=array.dtype.str, fortran_order=False, shape=shape))
         file.truncate(file.tell() + rows * array[0].nbytes)
 
 

@@ -3,12 +3,9 @@
     for name, x0, y, x1, time in Vimeo90K("data/vimeo_triplet", split="test"): ...     # evaluation: float32 in [0, 1]
     Vimeo90K("data/vimeo_triplet").frames(17).images                                   # training: uint8 [3 h w 3]
 
-A dataset opens its folder at first use. Order is natural (9 before 10) or that of the list file; a missing image is
-a FileNotFoundError when it is read. Where a protocol crops or resizes the images, that is done in 8 bits, as in the
-published evaluations.
+A dataset opens its folder at first use. Order is natural (9 before 10) or that of the list file; a missing image is a
+FileNotFoundError when it is read. Crops and sizes of a protocol are made in 8 bits, as in the published evaluations.
 """
-
-from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -101,8 +98,7 @@ class FolderTriplets(FolderDataset):
 
 
 class KnownTriplets(FolderTriplets):
-    """As FolderTriplets, with a known.png: where it is black the truth `y` is NaN. Only for evaluation: `encoded` and
-    `frames` ignore it."""
+    """As FolderTriplets; where known.png is black the truth `y` is NaN, but not in `encoded` and `frames`."""
 
     def __getitem__(self, index: int) -> Triplet:
         triplet = super().__getitem__(index)
@@ -160,9 +156,8 @@ class Middlebury(FolderDataset):
 class SnuFilm(FolderDataset):
     """test-<difficulty>.txt with three paths a line, x0 truth x1 (SNU-FILM, published with CAIN, AAAI 2020).
 
-    310 triplets of each difficulty. The lists circulate with different prefixes (`data/SNU-FILM/test/...`, `test/...`)
-    and in the folder itself or in `eval_modes/`; both are found. As many leading folders of a path are dropped as it
-    takes to find the file.
+    310 triplets of each difficulty. The lists circulate in the folder itself or in `eval_modes/`, and with different
+    prefixes: as many leading folders of a path are dropped as it takes to find the file.
     """
 
     difficulty: Annotated[str, one_of(("easy", "medium", "hard", "extreme"))] = "hard"
@@ -215,7 +210,14 @@ class Xiph(TransformedDataset):
         if not self.root.is_dir():
             raise FileNotFoundError(f"{self.folder} is no folder; name the one that holds the Xiph clips")
         folders = [path for path in natsorted(self.root.iterdir(), key=str) if path.is_dir()] or [self.root]
-        clips = [clip for folder in folders for clip in self._clips(folder)]
+        clips = []
+        for folder in folders:
+            files = find_images(folder)
+            if len(files) % self.length:
+                raise ValueError(
+                    f"{folder} holds {len(files)} frames, no multiple of {self.length}: complete the clips"
+                )
+            clips += [files[start : start + self.length] for start in range(0, len(files), self.length)]
         places = [clip[i - 1 : i + 2] for clip in clips for i in range(1, self.length - 1, 2)]
         return [Place(self.relative(y.with_suffix("")), x0, y, x1) for x0, y, x1 in places]
 
@@ -225,19 +227,13 @@ class Xiph(TransformedDataset):
             image = image[height:-height, width:-width]
         return resample_linear(image, self.scale) if self.scale > 1 else image
 
-    def _clips(self, folder: Path) -> list[list[Path]]:
-        files = find_images(folder)
-        if len(files) % self.length:
-            raise ValueError(f"{folder} holds {len(files)} frames, no multiple of {self.length}: complete the clips")
-        return [files[start : start + self.length] for start in range(0, len(files), self.length)]
-
 
 @dataclass(frozen=True)
 class XTest(TransformedDataset):
     """Type*/TEST*/0000.png ... 0032.png, 4096x2160: X4K1000FPS's test part (XVFI, ICCV 2021, README of its code).
 
-    x0 is frame 0 and x1 frame 32; truths are the `multiple` - 1 frames at multiples of 1 / `multiple` between them:
-    105 triplets. scale 1 is "4K"; scale 2, the mean of 2x2 pixels, is "2K".
+    x0 is frame 0 and x1 frame 32; truths are the `multiple` - 1 frames at multiples of 1 / `multiple` between them: 105
+    triplets. scale 1 is "4K"; scale 2, the mean of 2x2 pixels, is "2K".
     """
 
     scale: Positive = 1
@@ -260,11 +256,8 @@ class XTest(TransformedDataset):
 
 
 def resample_linear(image: Image8, scale: int) -> Image8:
-    """An image `scale` times smaller: the mean over each block, in linear light.
-
-    Stored values are taken to the power 2.2, averaged, and brought back (FILM's `datasets/util.py`, which averages
-    with scikit-image's `resize_local_mean`; for whole blocks that is the plain mean).
-    """
+    """An image `scale` times smaller: the mean over each block, in linear light, for which stored values are taken to
+    the power 2.2 (FILM's `datasets/util.py`; its `resize_local_mean` is the plain mean for whole blocks)."""
     mean = _mean_of_blocks(np.power(from_uint8(image), np.float32(GAMMA)), scale)
     return (np.power(mean, np.float32(1 / GAMMA)) * 255 + 0.5).clip(0, 255).astype(np.uint8)
 

@@ -3,21 +3,17 @@
     film prepare data/vimeo_triplet data/vimeo_records --layout vimeo90k --split train
 
 Hundred thousands of small files are slow on the disks of a cluster; shards are few, and read at random without
-TensorFlow. Image files are stored as they are (Xiph and X-TEST after their protocol, as PNG); each is decoded once on
-the way, so that a damaged one is found now and not in a run.
-
-DESTINATION holds, for instance,
+TensorFlow. Image files are stored as they are (Xiph and X-TEST after their protocol, as PNG); each is decoded once, so
+that a damaged one is found now and not in a run. DESTINATION holds, for instance,
 
     triplets-train.array_record-00000-of-00201 ...   tf.train.Example: frame_0, frame_1 (the truth), frame_2, path, time
     dataset_info.json, features.json                 metadata of tensorflow-datasets; written last
     prepare.json                                     source and options
 
-A shard appears when it is whole. The same command after an interruption keeps the shards that are there, and writes the
-others; the result is the same. `film.data.record_sources.TfdsTriplets` reads it, and so does
-`tfds.builder_from_directory(DESTINATION).as_data_source(split="train")`.
+A shard appears when it is whole; the same command after an interruption writes the missing ones.
+`film.data.record_sources.TfdsTriplets` and `tfds.builder_from_directory(DESTINATION).as_data_source(split="train")`
+read them.
 """
-
-from __future__ import annotations
 
 import io
 import json
@@ -90,10 +86,8 @@ class Prepare(Printing):
 
 
 def prepare(source: Source, options: Prepare) -> int:
-    """Writes `source` as ArrayRecord shards; returns the number of triplets written.
-
-    `options.source` and `options.layout` only describe it, in prepare.json; a run with other ones is not continued.
-    """
+    """Writes `source` as ArrayRecord shards; returns the number of triplets written. `options.source` and
+    `options.layout` only describe it, in prepare.json; a run with other ones is not continued."""
     if options.shard < 1:
         raise ValueError(f"shard {options.shard} must be at least 1")
     if not re.fullmatch(r"[\w-]+", options.split):

@@ -1,10 +1,7 @@
 """Triplets that the code draws: textured shapes that move straight over a moving, textured background.
 
 No download, no disk, exact middle frames: enough to see a recipe run and its loss fall (`debug=cpu`), and for tests.
-Each frame is drawn from the same textures, so what is occluded and disoccluded is right as well.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +12,7 @@ from jaxtyping import Float, UInt8
 
 from common.checked import AtLeast0, NotNegative, Positive, whole
 from common.io.images import from_uint8
-from film.data.triplet import Encoded, Frames, Source, Triplet, as_png
+from film.data.triplet import Frames, Source, Triplet
 
 TIMES = (0.0, 0.5, 1.0)
 Vector = Float[np.ndarray, "2"]
@@ -40,11 +37,7 @@ class MovingShapes(Source):
     def frames(self, index: int) -> Frames:
         return Frames(self.name(index), self._draw(np.random.default_rng([self.seed, index])))
 
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
-
     def __getitem__(self, index: int) -> Triplet:
-        """The scene for an evaluation."""
         x0, y, x1 = map(from_uint8, self.frames(index).images)
         return Triplet(self.name(index), x0, y, x1)
 

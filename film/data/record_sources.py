@@ -1,16 +1,11 @@
 """Training sources that are no image folders: TFRecords, tfds and ArrayRecord datasets, patches cut from a film.
 
-All are `film.data.triplet.Source`, to be named in the config of `film.data.triplet_batches.MixtureConfig`.
-
-FILM's own training files are TFRecords of three encoded frames each, read here without TensorFlow. A dataset
-`name@200` is the files `name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record
-has the features `frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (image files), their format,
-height and width, and `path` (folder of the middle frame); see `datasets/util.py` of the reference. PNG frames decode
-to the very values that TensorFlow gives. JPEG frames differ by one level of 255 on average: TensorFlow takes a
-faster, coarser DCT.
+FILM's own training files are TFRecords, read here without TensorFlow. A dataset `name@200` is the files
+`name-00000-of-00200` ... `name-00199-of-00200`, framed as `common.io.tfrecord` says. A record has the features
+`frame_0/encoded`, `frame_1/encoded` (the truth), `frame_2/encoded` (image files), their format, height and width, and
+`path`; see `datasets/util.py` of the reference. PNG frames decode to the very values that TensorFlow gives, JPEG frames
+differ by one level of 255 on average: TensorFlow takes a faster, coarser DCT.
 """
-
-from __future__ import annotations
 
 import re
 from collections.abc import Sequence
@@ -28,7 +23,7 @@ from common.io.arrays import check_whole, mapped
 from common.io.files import require_file
 from common.io.tensor_files import read_json
 from common.io.tfrecord import Span, parse_example, read_record, scan
-from film.data.triplet import Encoded, Frames, Source, as_png
+from film.data.triplet import Encoded, Frames, Source
 
 FRAMES = ("frame_0", "frame_1", "frame_2")
 
@@ -40,7 +35,6 @@ class TFRecordTriplets(Source):
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        """The place of each record, file after file."""
         spans = tuple(span for path in find_shards(self.files) for span in scan(path))
         if not spans:
             raise ValueError(f"{self.files}: no record in it")
@@ -92,8 +86,8 @@ class TfdsTriplets(Source):
 class CutTriplets(Source):
     """A folder of `film.data.cutting`, its arrays left on disk until a record is read.
 
-    As a `Source` it gives the three frames alone. Item i is the whole record: images uint8 [3 S S 3] (x0, y, x1),
-    flows [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
+    As a `Source` it gives the three frames alone. Item i is the whole record: images uint8 [3 S S 3] (x0, y, x1), flows
+    [2 s s 2] and valid [2 s s] (to x0, to x1), motion (px), id.
     """
 
     folder: str | Path
@@ -105,18 +99,13 @@ class CutTriplets(Source):
             raise FileNotFoundError(f"{index} does not exist; `python -m film.data.cutting` writes training triplets")
         names = ("images", "flows", "valid")
         arrays = {name: mapped(index.with_name(f"{name}.npy")) for name in names}
-        try:
-            motion = [triplet["motion"] for triplet in read_json(index)["triplets"]]
-            arrays["motion"] = np.array(motion, np.float32)
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{index} lists no triplets with their motion ({error!r}): cut them again") from error
+        arrays["motion"] = np.array([triplet["motion"] for triplet in read_json(index)["triplets"]], np.float32)
         if len({len(array) for array in arrays.values()}) > 1:
             raise ValueError(f"{self.folder}: arrays and index differ in length: cut the triplets again")
         return arrays
 
     @property
     def size(self) -> int:
-        """Side of the patches, in pixels."""
         return int(self.arrays["images"].shape[2])
 
     def __len__(self) -> int:
@@ -133,9 +122,6 @@ class CutTriplets(Source):
     def frames(self, index: int) -> Frames:
         check_whole(self.arrays["images"])
         return Frames(self.name(index), np.asarray(self.arrays["images"][index]))
-
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
 
 
 def find_shards(files: str) -> list[Path]:

@@ -1,10 +1,8 @@
 """A classical optical-flow teacher for training triplets: from the middle frame to both neighbours.
 
-Training sees the true middle frame, which the network never does. Flow from it to either neighbour is half as long as
-flow between the neighbours and has far fewer occlusions, so a classical method is often right. A network that starts
-from the teacher's flow, where that is reliable, learns large motion in a small fraction of the steps.
-
-Stages, all on the half-size luma (a 1280x720 film gives 640x360 maps):
+Training sees the true middle frame. Flow from it to either neighbour is half as long as between the neighbours and has
+far fewer occlusions, so a classical method is often right; a network that starts from it learns large motion in a small
+fraction of the steps. On the half-size luma (a 1280x720 film gives 640x360 maps):
 
 1. DIS flow (Kroeger et al. 2016, "Fast Optical Flow using Dense Inverse Search"), middle to each neighbour.
 2. A pixel is `valid` when the neighbour, warped by that flow, looks the same there (photometric test), the
@@ -78,7 +76,6 @@ def warp(image: np.ndarray, flow: Float[np.ndarray, "h w 2"]) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def _grid(height: int, width: int) -> Float[np.ndarray, "h w 2"]:
-    """The (x, y) position of each pixel."""
     xs, ys = np.meshgrid(np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32))
     return np.stack([xs, ys], axis=-1)
 

@@ -9,8 +9,6 @@
 access: see `film.data.datasets` (folders), `film.data.record_sources` and `film.data.procedural`.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -56,11 +54,9 @@ class Prediction(NamedTuple):
 
 
 class Source(Checked, ABC):
-    """Random access to triplets. An index always means the same record: resumed runs and record ids rely on it.
-
-    Sources are frozen dataclasses, so that a config can name them, and read the disk at first use, not before. A record
-    that cannot be read is an OSError or ValueError.
-    """
+    """Random access to triplets; a subclass defines `encoded` or `frames`, and has the other one of it. An index always
+    means the same record: resumed runs and record ids rely on it. Sources are frozen dataclasses, which a config names,
+    and read the disk at first use. OSError or ValueError for a record that cannot be read."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -69,8 +65,8 @@ class Source(Checked, ABC):
     def name(self, index: int) -> str:
         """The record's name in messages; reads no image."""
 
-    @abstractmethod
-    def encoded(self, index: int) -> Encoded: ...
+    def encoded(self, index: int) -> Encoded:
+        return as_png(self.frames(index))
 
     def frames(self, index: int) -> Frames:
         """The record decoded; ValueError if its images differ in size."""

@@ -3,12 +3,8 @@
     source --> shuffled anew each epoch --> repeated --> augmented --+
     source --> shuffled anew each epoch --> repeated --> augmented --+--> mixed by weight --> batches --> this process's
 
-| config          | data                                                   | augmentation                         |
-| --------------- | ------------------------------------------------------ | ------------------------------------ |
-| `MixtureConfig` | triplets of one or more sources, by weight             | `film.data.augment.ReferenceAugment` |
-| `TripletConfig` | patches that `film.data.cutting` cut, with teacher flow | `film.data.augment.augment_with_flow` |
-
-(`recipes.film_small.moving_photograph_batches` has a third, and mixes them.) A batch of b crops of c pixels:
+`MixtureConfig` has triplets of one or more sources, `TripletConfig` patches with teacher flow (`film.data.cutting`). A
+batch of b crops of c pixels:
 
     x0, y, x1       float32 [b c c 3]          RGB in [0, 1]; y is the truth, the frame at `time`
     time            float32 [b 1]              0.5 except for sources with other times
@@ -17,11 +13,8 @@
     valid0, valid1  float32 [b c/4 c/4]        1 where the teacher flow is valid, else 0
 
 Every example is a function of the seed and a position (`common.training.batches`). Mixing is even: with weights 3 and 1
-each run of four examples has three and one (shares are rounded to a hundredth of the smallest weight). Sources keep
-epochs of their own.
+each run of four examples has three and one (shares are rounded to a hundredth of the smallest weight).
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -92,10 +85,10 @@ class MixtureConfig(Batched):
 class TripletConfig(Batched):
     """Patches cut from a film, with teacher flow, and a curriculum of motion.
 
-    At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The motion (95th
-    percentile between the outer frames, in crop pixels) may be capped as a function of the training step: the scale is
-    drawn among those under the cap, else it is the smallest. The cap, `max_motion`, is linear between its corners and
-    constant outside; a step is `batch_size` examples.
+    At scale 1.0 a crop has the film's own motion; at 0.5 it covers twice the width and motion halves. The scale is
+    drawn among those that bring the motion (95th percentile between the outer frames, in crop pixels) under a cap, else
+    it is the smallest. The cap, `max_motion`, is linear between its corners and constant outside; a step is
+    `batch_size` examples.
     """
 
     folder: str = "data/film_triplets"  # written by `film.data.cutting`
@@ -129,18 +122,16 @@ class TripletConfig(Batched):
     def _prepare(self, example: Example, rng: np.random.Generator) -> Example:
         steps, pixels = zip(*self.max_motion, strict=True)
         limit = np.interp(int(example["index"]) // self.batch_size, steps, pixels)
-        scale = choose_scale(self.scales, float(example["motion"]), float(limit), rng)
+        below = [scale for scale in self.scales if float(example["motion"]) * scale <= limit]
+        scale = float(rng.choice(below)) if below else min(self.scales)
         switches = dict(turn=self.turn, mirror=self.mirror, backwards=self.backwards, colour=self.colour)
         augmented = augment_with_flow(example, rng, self.crop, scale, **switches)
         return with_flow(**augmented, time=0.5, id=example["id"])
 
 
 def endless(source: Any, seed: int, transform: Callable[[Example, np.random.Generator], Example]) -> grain.MapDataset:
-    """The examples of one source without end, each epoch in a new order.
-
-    `source` has a length and gives dicts; `transform` gets such a dict, with its position in the stream as "index", and
-    a generator of its own.
-    """
+    """The examples of one source without end, each epoch in a new order. `source` has a length and gives dicts;
+    `transform` gets such a dict, with its position in the stream as "index", and a generator of its own."""
     dataset = grain.MapDataset.source(source).seed(seed).shuffle().repeat()
     dataset = dataset.map_with_index(lambda index, example: {**example, "index": np.int64(index)})
     return dataset.random_map(transform)
@@ -151,9 +142,3 @@ def with_flow(images: np.ndarray, flows: np.ndarray, valid: np.ndarray, time: fl
     (x0, y, x1), (flow0, flow1), (valid0, valid1) = images, flows, valid
     flow = dict(flow0=flow0, flow1=flow1, valid0=valid0, valid1=valid1)
     return dict(x0=x0, y=y, x1=x1, time=np.full(1, time, np.float32), id=id, **flow)
-
-
-def choose_scale(scales: Sequence[float], motion: float, limit: float, rng: np.random.Generator) -> float:
-    """One of the scales that bring `motion` (px) down to `limit`, at random; the smallest if none does."""
-    below = [scale for scale in scales if motion * scale <= limit]
-    return float(rng.choice(below)) if below else min(scales)

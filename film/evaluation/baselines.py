@@ -1,12 +1,9 @@
 """Methods: functions that make a frame between two others; those without training, and an oracle.
 
 A `Method` takes two frames once and then gives the frame at any time between them, so that what does not depend on the
-time is not computed again. `METHODS` lists the baselines by their names in a command. An oracle of `ORACLES` sees the
-true frame in between: "true-flow" warps both frames by DIS flow from the true frame and takes their mean, the best that
-a warp by DIS flow without any choice between the frames can give. It knows where things are, so no time changes it.
+time is not computed again. An oracle sees the true frame: "true-flow" warps both frames by DIS flow from the true frame
+and takes their mean, the best that a warp by DIS flow without any choice between the frames can give.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable
 
@@ -30,8 +27,7 @@ def average(x0: Frame, x1: Frame) -> Between:
 
 
 def dis_flow(x0: Frame, x1: Frame) -> Between:
-    """A warp by OpenCV's DIS optical flow (medium preset, full resolution): each frame moved along its flow towards the
-    other by `time`, and the weighted mean of the two."""
+    """A warp by DIS flow (medium preset): each frame moved towards the other by `time`, and their weighted mean."""
     forward, backward = dis(x0, x1), dis(x1, x0)
     return lambda time: Prediction(mixed((warp(x0, time * backward), warp(x1, (1 - time) * forward)), time), forward)
 

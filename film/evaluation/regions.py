@@ -1,16 +1,14 @@
 """Where frames in between are hard: the pixels of the true frame that move, and those that one neighbour does not see.
 
-A mean over the picture is a mean over its still ground, where all methods are equal. So scores are given for parts of
-it, too. Where a set has no exact masks of its own (`Triplet.regions`), they are estimated, the same for all methods,
-from DIS flow of the *true* frame to both neighbours (`film.data.teacher_flow`), at half the size:
+A mean over the picture is a mean over its still ground, where all methods are equal. Where a set has no exact masks of
+its own (`Triplet.regions`), they are estimated, the same for all methods, from DIS flow of the *true* frame to both
+neighbours (`film.data.teacher_flow`), at half the size:
 
 * "moving": the motion between the outer frames is at least `MOVING` px, and one of them looks different there by more
-  than `CHANGE`. On a plain wall flow is noise, and nothing is seen to move.
+  than `CHANGE`: on a plain wall flow is noise, and nothing is seen to move.
 * "occluded": of these, where in one or both neighbours the flow arrives outside the picture, at other colours, or at a
   point whose flow back does not return. That holds where flow failed for another reason, too.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 

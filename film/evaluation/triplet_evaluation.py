@@ -4,34 +4,23 @@
     python eval.py experiment=film_small weights=average sets=[film] limit=20     # a baseline in the network's place
     python eval.py experiment=film_small weights=film-small evaluation=film_held_out evaluation.compare_with=[runs/mine]
 
-The config lists named metrics (`common/evaluation/metrics.py`) and named test sets: any sequence of
-`film.data.triplet.Triplet`, for instance a dataset of `film/data/datasets.py`. For each triplet, in the set's order:
-
-1. read it; at each scale shrink its three images (mean over areas);
-2. predict the frame at the triplet's time with each method;
-3. score each prediction against the truth (a row of `results.csv`).
-
-Then the means over triplets and over sets go into `summary.json` and a printed table, and the worst triplets of each
-set and its median one, with their errors, into `SET.png`; examples of all sets into `examples.png`. A network is
-compiled once per image size.
-
-What a mean over whole pictures at the triplet's time hides:
+Each triplet is read, at each scale shrunken (mean over areas), predicted at its time by each method, and scored by each
+metric (`common/evaluation/metrics.py`): a row of `results.csv`. The means over triplets and over sets go into
+`summary.json` and a printed table, the worst triplets of each set and its median one, with their errors, into
+`SET.png`; examples of all sets into `examples.png`. What a mean over whole pictures at the triplet's time hides:
 
 * `regions`: the first metric over pixels that move and over occluded ones, too (`film.evaluation.regions`).
 * `search`: hands speed up and slow down, and two frames do not tell where they were half-way. The columns "best ..."
-  score each method's frame at the moment near the triplet's time at which its squared error is smallest, found by the
-  same search for all methods (`best_moment`). What is left is wrong paths, edges and colours.
+  score each method's frame at the moment near the triplet's time at which its squared error is smallest
+  (`best_moment`). What is left is wrong paths, edges and colours.
 * `own_warps`: does the network's decoder add anything to its flow? "NAME warps" is the mean of the two frames as the
   network warps them; "NAME best warp" takes for each pixel the best of the two and of their mean: an oracle that knows
   which frame to believe. Their best moment is that of the network.
-* `groups`: means over some of the sets, by set and by example.
 
-Where the truth is NaN it is unknown (`recipes.film_small.stereo`), and nothing is scored: pointwise metrics see the
-other pixels only; the rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with
-the average of the neighbours there. That makes their numbers milder, for all methods alike.
+Where the truth is NaN it is unknown (`recipes.film_small.stereo`): pointwise metrics see the other pixels only; the
+rest (SSIM, LPIPS), which need neighbours, see a prediction and a truth that are both filled with the average of the
+neighbours there: milder, for all methods alike.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -70,7 +59,7 @@ STEP, FINER = 0.5, 2  # of the search: first step in shares of its reach, and ho
 
 @runtime_checkable
 class Triplets(Protocol):
-    """A test set: triplets in a fixed order, each read when it is indexed."""
+    """A test set, such as a dataset of `film/data/datasets.py`: triplets in a fixed order, read when indexed."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Triplet: ...
@@ -81,9 +70,9 @@ class FilmEvaluation(Evaluation):
     """Test sets, metrics and methods, by name.
 
     `moments` are ways for a network to a time that is not the middle: with "midpoints" 1/4 is the midpoint of x0 and
-    the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own. Without
-    any, each network goes the way that `film` does: direct if it is bilateral, else midpoints. The worst triplets are
-    those with the smallest lead over the first baseline, or the lowest score if there is none.
+    the midpoint, and so on; with "direct" the network is given the time. Of several, each is a row of its own; without
+    any, each network goes the way that `film` does. The worst triplets are those with the smallest lead over the first
+    baseline, or the lowest score if there is none.
     """
 
     metrics: Named[Metric]  # the first decides which triplets are the worst and which method is better
@@ -106,19 +95,24 @@ class FilmEvaluation(Evaluation):
     training_sets: Sequence[str] = ()  # sets of `score`; empty: all
     progress: bool = True
 
+    @property
+    def first(self) -> tuple[str, Metric]:
+        """The metric that ranks, and its name."""
+        return next(iter(self.metrics.items()))
+
     def rules(self):
         yield set(self.training_metrics) <= set(self.metrics), f"training_metrics are of {', '.join(self.metrics)}"
         yield set(self.training_sets) <= set(self.sets), f"training_sets are of {', '.join(self.sets)}"
         names = [OURS, *METHODS, *ORACLES, *map(short_name, self.compare_with)]
         yield len(set(names)) == len(names), f"compare_with gives rows of one name in {names}; rename one"
-        first, metric = next(iter(self.metrics.items()))
+        first, metric = self.first
         pixels = metric.pointwise or not (self.regions or self.search)
         yield pixels, f"regions and search need metrics that begin with one of pixels, as psnr, not {first}"
 
     @property
     def columns(self) -> dict[str, Metric]:
         """The metrics, and the first one over regions and at the best moment, by the names of their scores."""
-        first, metric = next(iter(self.metrics.items()))
+        first, metric = self.first
         parts = [f"{first} {region}" for region in self.regions]
         best = [f"best {name}" for name in (first, *parts)] if self.search else []
         return {first: metric} | dict.fromkeys(parts + best, metric) | dict(self.metrics)
@@ -139,7 +133,7 @@ class FilmEvaluation(Evaluation):
         methods |= {name: METHODS[name] for name in self.baselines if name not in methods}
         rows: list[Row] = []
         for name in self.sets:
-            rows += self._score_set(name, methods)
+            rows += self.score_set(name, methods)
             output.write_csv(RESULTS, rows)  # what is done, should the rest be interrupted
         summary = summarise(rows, self.columns, ours) + over_sets(rows, self.columns, ours, self.groups)
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
@@ -152,21 +146,21 @@ class FilmEvaluation(Evaluation):
             order = sorted(range(len(leads)), key=leads.__getitem__)
             chosen = {number: f"{name} worst {place}" for place, number in enumerate(order[: self.worst], 1)}
             chosen |= {order[len(order) // 2]: f"{name} median"}
-            output.write_image(f"{name}.png", stacked(self._draw(name, methods, chosen)))
+            output.write_image(f"{name}.png", stacked(self.draw(name, methods, chosen)))
         if self.examples:
             shown = spread([min(self.limit or count, count) for count in counts.values()], self.examples)
-            parts = [
-                self._draw(name, methods, dict.fromkeys(sorted(numbers), name))
-                for name, numbers in zip(self.sets, shown, strict=True)
-            ]
-            output.write_image(EXAMPLES, stacked([images for part in parts for images in part]))
+            chosen = {
+                name: dict.fromkeys(sorted(numbers), name) for name, numbers in zip(self.sets, shown, strict=True)
+            }
+            rows_of = [images for name, own in chosen.items() for images in self.draw(name, methods, own)]
+            output.write_image(EXAMPLES, stacked(rows_of))
         return summary_table(summary, self.columns, ours)
 
     def prepare(self) -> list[str]:
         """Opens each set's first triplet and the metrics' weights. Raises ValueError without `training`."""
         if not self.training:
             raise ValueError("these test sets give no scores during training: choose evaluation=film_held_out")
-        metrics, sets = self.training_metrics or tuple(self.metrics), self.training_sets or tuple(self.sets)
+        metrics, sets = self.training_metrics or self.metrics, self.training_sets or self.sets
         for name in sets:
             checked(self.sets[name][0])
         for name in metrics:
@@ -184,7 +178,7 @@ class FilmEvaluation(Evaluation):
             **dict(oracles=(), regions=(), search=0.0, own_warps=False, progress=False),
         )
         method = network(assemble(Film, task.model, flatten(jax.device_get(params))), *self.moments[:1])
-        rows = [row for name in self.training_sets or self.sets for row in quick._score_set(name, {OURS: method})]
+        rows = [row for name in self.training_sets or self.sets for row in quick.score_set(name, {OURS: method})]
         summary = summarise(rows, quick.metrics, OURS)
         return {f"{line['set']}/{name}": line[name] for line in summary for name in quick.metrics}
 
@@ -193,7 +187,8 @@ class FilmEvaluation(Evaluation):
         model, (first, *others) = load(weights), self.moments or (None,)
         return {name: network(model, first)} | {f"{name} {how}": network(model, how) for how in others}
 
-    def _score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:
+    def score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:
+        """The rows of the methods on the triplets of a set."""
         triplets, rows = self.sets[name], []
         count = min(self.limit or len(triplets), len(triplets))
         for i in tqdm(range(count), desc=name, unit="triplet", disable=None if self.progress else True):
@@ -210,8 +205,7 @@ class FilmEvaluation(Evaluation):
         self, triplet: Triplet, methods: Mapping[str, Method]
     ) -> dict[str, tuple[Prediction, Prediction | None, float]]:
         """By name of a row: the frame at the triplet's time; at the best moment, if it is searched; and that moment."""
-        frames: dict[str, tuple[Prediction, Prediction | None, float]] = {}
-        truth, time = filled(triplet), triplet.time
+        frames, truth, time = {}, filled(triplet), triplet.time
         for key, method in methods.items():
             between = method(triplet.x0, triplet.x1)
             here, best, moment = between(time), None, time
@@ -219,9 +213,9 @@ class FilmEvaluation(Evaluation):
                 moment, best = best_moment(between, here, triplet, self.search)
             frames[key] = here, best, moment
             if self.own_warps and here.warped is not None:
+                warped = best.warped if best else None
                 for suffix, choose in ((WARPS, mixed), (BEST_WARP, lambda warped, _: nearest(warped, truth))):
                     own = Prediction(choose(here.warped, time))
-                    warped = best.warped if best else None
                     frames[f"{key} {suffix}"] = own, Prediction(choose(warped, moment)) if warped else None, moment
         for key in self.oracles:
             oracle = ORACLES[key](triplet.x0, truth, triplet.x1, time)
@@ -232,9 +226,8 @@ class FilmEvaluation(Evaluation):
         self, triplet: Triplet, regions: Mapping[str, Mask], here: Prediction, best: Prediction | None, moment: float
     ) -> dict[str, float | None]:
         """The `columns` of one method's frames, and the best moment."""
-        first, metric = next(iter(self.metrics.items()))
-        values = self._values(here, triplet)
-        scores: dict[str, float | None] = {}
+        first, metric = self.first
+        values, scores = self._values(here, triplet), {}
         for prefix, prediction in (("", here), ("best ", best)):
             if prediction is not None:
                 whole = values[first] if prediction is here else metric(*pixels(prediction, triplet))
@@ -267,17 +260,15 @@ class FilmEvaluation(Evaluation):
 
     def _leads(self, rows: Sequence[Row], ours: str) -> list[float]:
         """Of each triplet of a set at the first scale, the lead of `ours` over the first baseline."""
-        first, metric = next(iter(self.metrics.items()))
-        own, other = (
-            [row[first] for row in rows if row["method"] == method and row["scale"] == self.scales[0]]
-            for method in (ours, next((name for name in self.baselines if name != ours), None))
-        )
+        first, metric = self.first
+        names = ours, next((name for name in self.baselines if name != ours), None)
+        scale = [row for row in rows if row["scale"] == self.scales[0]]
+        own, other = ([row[first] for row in scale if row["method"] == name] for name in names)
         return [metric.lead(*values) for values in (zip(own, other, strict=True) if other else zip(own))]
 
-    def _draw(self, name: str, methods: Mapping[str, Method], chosen: Mapping[int, str]) -> list[Images]:
+    def draw(self, name: str, methods: Mapping[str, Method], chosen: Mapping[int, str]) -> list[Images]:
         """Rows of images of these triplets of a set, each with its title."""
-        first, metric = next(iter(self.metrics.items()))
-        drawn = []
+        (first, metric), drawn = self.first, []
         for number, title in chosen.items():
             triplet = shrink(self.sets[name][number], self.scales[0])
             made = {key: method(triplet.x0, triplet.x1)(triplet.time) for key, method in methods.items()}
@@ -289,9 +280,8 @@ class FilmEvaluation(Evaluation):
 
 def best_moment(between: Between, here: Prediction, triplet: Triplet, reach: float) -> tuple[float, Prediction]:
     """The moment within `reach` of the triplet's time at which the squared error over the known pixels is smallest, to
-    0.01, and the frame there; `here` is the frame at its time.
-
-    Three moments, then `FINER` times the lowest point of the parabola through the best three so far."""
+    0.01, and the frame there; `here` is the frame at its time. Three moments, then `FINER` times the lowest point of
+    the parabola through the best three so far."""
     time, frames, errors = triplet.time, {triplet.time: here}, {}
     low, high = max(time - reach, 0.01), min(time + reach, 0.99)
     wanted = [time, max(time - STEP * reach, low), min(time + STEP * reach, high)]
@@ -325,7 +315,6 @@ def nearest(warped: tuple[Frame, Frame], truth: Frame) -> Frame:
 
 
 def short_name(weights: str) -> str:
-    """The name in a table of weights that are given by name or path."""
     return Path(weights).name.removesuffix(".safetensors")
 
 

@@ -4,8 +4,6 @@ Each group is a section of the help. An option that was not given is None, or Fa
 options of the other kind of source. Needs no JAX.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from fractions import Fraction
@@ -121,18 +119,16 @@ def parse_factor(factor: Rate | None) -> Fraction | None:
 
 
 def parse_memory(text: str | float | int) -> float:
-    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000); of a number, itself. Raises ValueError for another text."""
+    """Bytes of 2GB, 1.5G or 800MB (powers of 1,000); of a number, itself. ValueError for another text."""
     if not isinstance(text, str):
         return float(text)
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GM])B?", text.strip().upper())
-    if not found:
-        raise ValueError(f"--memory {text}: give a size such as 2GB or 800MB")
-    return float(found[1]) * {"G": 1e9, "M": 1e6}[found[2]]
+    if found := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([GM])B?", text.strip().upper()):
+        return float(found[1]) * {"G": 1e9, "M": 1e6}[found[2]]
+    raise ValueError(f"--memory {text}: give a size such as 2GB or 800MB")
 
 
 def parse_scale(text: str | int) -> int:
-    """2 of 1/2 or 2. Raises ValueError for another text."""
-    found = re.fullmatch(r"(?:1/)?(1|2|4|8|16)", str(text).strip())
-    if not found:
-        raise ValueError(f"--flow-scale {text}: give 1, 1/2, 1/4, 1/8 or 1/16")
-    return int(found[1])
+    """2 of 1/2 or 2. ValueError for another text."""
+    if found := re.fullmatch(r"(?:1/)?(1|2|4|8|16)", str(text).strip()):
+        return int(found[1])
+    raise ValueError(f"--flow-scale {text}: give 1, 1/2, 1/4, 1/8 or 1/16")

@@ -4,8 +4,6 @@ Needs no JAX, so that a mistyped name is an error at once. A source (`film.io.so
 `film.timeline` says which moments of them the output shows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -49,10 +47,15 @@ class Plan:
     note: str = ""  # about sound, subtitles and chapters
 
     def __str__(self) -> str:
-        frames = "" if self.frames is None else f" {self.frames} frames"
-        length = "" if self.frames is None else f", {float(self.frames / self.rate):.2f} s"
-        shown = f"{self.size[0]}x{self.size[1]} at {float(self.rate):.6g} fps{length}"
-        return f"{self.source} ->{frames} {shown} -> {self.output}" + f"; {self.note}" * bool(self.note)
+        shown = f"{self.size[0]}x{self.size[1]} at {float(self.rate):.6g} fps"
+        if self.frames is not None:
+            shown = f"{self.frames} frames {shown}, {float(self.frames / self.rate):.2f} s"
+        return f"{self.source} -> {shown} -> {self.output}" + f"; {self.note}" * bool(self.note)
+
+    @property
+    def shown(self) -> tuple[int, int]:
+        """Width and height of the clip: with `compare`, of two frames and a line between them."""
+        return (2 * self.size[0] + 2, self.size[1]) if self.options.compare else self.size
 
     @property
     def per_gap(self) -> Fraction:
@@ -76,13 +79,14 @@ class Plan:
 
 
 def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Options = Options()) -> Plan:
-    """Checks everything that can be checked beforehand. Raises FileNotFoundError, FileExistsError, other OSErrors, and
-    ValueError: each one line that names the value, the rule and the way out."""
+    """Checks all that can be beforehand. OSError or ValueError: one line that names the value, the rule and the way
+    out."""
     if options.batch is not None and options.batch < 1:
         raise ValueError(f"--batch {options.batch}: give 1 or more, or leave it out to choose by image size and device")
     files = find_inputs(inputs)
     movie = files[0] if len(files) == 1 else None
-    target = default_output(files[0], movie is not None) if output is None else output
+    suffix = movie.suffix if movie and movie.suffix.lower() in MOVIES else ".mp4"
+    target = files[0].with_name(f"{files[0].stem}_film{suffix}") if output is None else output  # a.jpg: a_film.mp4
     sheets = tuple(Path(sheet) for sheet in (options.sheet, options.inspect) if sheet is not None)
     check_apart(files, target, sheets)
     encoding = Encoding(options.codec, options.quality, options.bits or 8, options.chroma)
@@ -98,20 +102,20 @@ def make_plan(inputs: Sequence[Name], output: Name | None = None, options: Optio
         flow_scale=None if options.flow_scale is None else parse_scale(options.flow_scale),
     )
     plan = _of_movie(movie, encoding, **common) if movie else _of_photos(files, encoding, **common)
-    width, height = plan.size
-    if min(width, height) < SMALLEST:
-        raise ValueError(f"{files[0]} is {width}x{height}: sides are at least {SMALLEST} pixels; give a larger image")
-    shown = (2 * width + 2, height) if options.compare else plan.size
+    if min(plan.size) < SMALLEST:
+        size = f"{plan.size[0]}x{plan.size[1]}"
+        raise ValueError(f"{files[0]} is {size}: sides are at least {SMALLEST} pixels; give a larger image")
+    sound = (
+        plan.source.info.audio if isinstance(plan.source, Movie) and plan.audio and plan.audio.mode == "copy" else ()
+    )
     check_output(
         target,
         options.overwrite,
-        size=shown,
+        size=plan.shown,
         frames=plan.frames or 0,
         fps=plan.rate,
         encoding=plan.encoding,
-        sound=plan.source.info.audio
-        if isinstance(plan.source, Movie) and plan.audio and plan.audio.mode == "copy"
-        else (),
+        sound=sound,
         resume=options.resume,
     )
     return plan
@@ -121,16 +125,12 @@ def _of_photos(files: Sequence[Path], encoding: Encoding, options: Options, **co
     refuse(options, VideoOptions, "is for a video; photos take --frames and --fps")
     if options.frames is not None and options.times is not None:
         raise ValueError(f"--frames {options.frames} and --times {options.times} both set the in-betweens: give one")
-    if options.times is not None and not 0 <= options.times <= MOST_TIMES:
-        raise ValueError(
-            f"--times {options.times}: each gap is halved 0 to {MOST_TIMES} times; for a longer clip lower --fps"
-        )
-    if options.frames is not None and not 0 <= options.frames < 2**MOST_TIMES:
-        raise ValueError(
-            f"--frames {options.frames}: give 0 to {2**MOST_TIMES - 1} new frames; for a longer clip lower --fps"
-        )
-    between = 2**options.times - 1 if options.times is not None else options.frames
-    between = PHOTOS_BETWEEN if between is None else between
+    for name, most in (("times", MOST_TIMES), ("frames", 2**MOST_TIMES - 1)):
+        if (given := getattr(options, name)) is not None and not 0 <= given <= most:
+            raise ValueError(f"--{name} {given}: give 0 to {most}; for a longer clip lower --fps")
+    between = PHOTOS_BETWEEN if options.frames is None else options.frames
+    if options.times is not None:
+        between = 2**options.times - 1
     sizes, encoded = read_photos(files)
     kept = Photos(tuple(files), Preparation((0, 0), (0, 0)), options.loop, encoded)
     preparation = prepare(
@@ -220,15 +220,8 @@ def _captions(path: Path, info: VideoInfo, stretch: Fraction, output: Name) -> t
     return path if copied else None, ", ".join(note)
 
 
-def default_output(first: Path, movie: bool) -> Path:
-    """A name beside the first input: a.jpg becomes a_film.mp4."""
-    suffix = first.suffix if movie and first.suffix.lower() in MOVIES else ".mp4"
-    return first.with_name(f"{first.stem}_film{suffix}")
-
-
 def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> None:
-    """ValueError if an output would replace an input or another output, or a sheet would be among the clip's frames;
-    links are resolved."""
+    """ValueError if an output would replace an input or another output, or a sheet join the clip's frames."""
     if not str(output):
         return  # an empty name: `check_output` raises
     clip = Path(os.path.realpath(output))
@@ -241,6 +234,4 @@ def check_apart(files: Sequence[Path], output: Name, sheets: Sequence[Path]) -> 
             raise ValueError(f"{file} is an input, and a sheet would replace it; give another name")
     for overview in overviews:
         if clip in (overview, *overview.parents) or overviews.count(overview) > 1:
-            raise ValueError(
-                f"{overview}: a sheet cannot be in the clip {output} or in another sheet; give another name"
-            )
+            raise ValueError(f"{overview}: a sheet would be in the clip {output} or in another sheet; rename one")

@@ -2,10 +2,8 @@
 
 The package ships weights as `film/weights/NAME/weights.safetensors`; a run's folder holds a file of the same name. An
 address (`common.weights.remote`) is downloaded. Weights of another program, such as the published SavedModels and the
-PyTorch port's file, are converted once and kept in the user's cache folder, so that the second run starts at once.
+PyTorch port's file, are converted once and kept in the user's cache folder.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import hashlib
@@ -25,9 +23,8 @@ FOREIGN = (".safetensors", ".pt", ".pth")  # and the folders of TensorFlow
 
 def find(name_or_path: str | Path | None = None, config: FilmConfig | None = None) -> Path:
     """The file that a path, a folder, a shipped name or an address gives (`Shipped.find`); of another program's
-    weights, that of the converted ones, of the shape `config` (None: the published one).
-
-    Raises as that, and as `film.porting.read_reference`."""
+    weights, that of the converted ones, of the shape `config` (None: the published one). Raises as
+    `film.porting.read_reference`."""
     path = SHIPPED.find(name_or_path, pickles=True)
     if path.is_dir():
         files = [one for one in sorted(path.iterdir()) if one.suffix.lower() in FOREIGN]
@@ -39,8 +36,8 @@ def find(name_or_path: str | Path | None = None, config: FilmConfig | None = Non
 
 
 def is_ours(name_or_path: str | Path) -> bool:
-    """Whether it names weights of this project: a shipped name, a folder with a weights file, or a .safetensors file
-    without the header of another program."""
+    """Whether it names weights of this project: a shipped name, a folder with a weights file, or a .safetensors of
+    ours."""
     path = Path(name_or_path)
     if (path / FILE).is_file() or (str(path) in SHIPPED.names() and not path.exists()):
         return True

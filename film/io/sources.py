@@ -1,15 +1,11 @@
 """The two sources of a run, `Photos` and a `Movie`: timed frames of one size.
 
 Each photo is opened once: its file is kept, encoded, up to `MAX_CACHE` bytes for all of them; of the photos beyond that
-only the size is kept, and they are opened again when they are decoded, when the network needs them. So only a few
-decoded images are ever in memory.
+only the size is kept. They are decoded when the network needs them, so only a few decoded images are ever in memory.
 
 A photo that was cut short while it was copied has a valid header, and would end hours of work half-way. So a file
 without the end mark of its format is decoded at once (a whole file may lack it where a program has appended data).
-Other damage, inside a photo, is found when it is decoded; then, too, nothing is left of the output.
 """
-
-from __future__ import annotations
 
 import dataclasses
 import glob
@@ -39,8 +35,6 @@ BEFORE = 2  # seconds before the time wanted at which a video is read
 
 @dataclasses.dataclass(frozen=True)
 class Photos:
-    """Photos in order, one unit of time apart."""
-
     paths: tuple[Path, ...]
     preparation: Preparation
     loop: bool = False
@@ -91,21 +85,17 @@ class Movie:
 
 
 def find_inputs(inputs: Sequence[Name]) -> list[Path]:
-    """Photos in the order given, or those of one folder or glob, sorted; or one video. Raises FileNotFoundError and
-    ValueError."""
+    """Photos in the order given, or those of a folder or glob, sorted; or one video. FileNotFoundError, ValueError."""
     if not inputs:
-        raise ValueError(
-            "no images given: name two or more, a folder, a quoted pattern such as 'shot_*.png', or a video"
-        )
+        raise ValueError("no images given: name two or more, a folder, a quoted pattern as 'shot_*.png', or a video")
     if "" in inputs:
         raise ValueError("'' is an empty name: check that the variables of the shell are set")
     if addresses := [name for name in inputs if is_address(name)]:
         raise ValueError(f"{addresses[0]}: an address is for weights; download photos and videos first")
     first = Path(inputs[0])
     if len(inputs) > 1:
-        for name in inputs:
-            if Path(name).suffix.lower() in MOVIES:
-                raise ValueError(f"{name} is a video beside other inputs: name one video, or photos")
+        if videos := [name for name in inputs if Path(name).suffix.lower() in MOVIES]:
+            raise ValueError(f"{videos[0]} is a video beside other inputs: name one video, or photos")
         return [Path(name) for name in inputs]
     if first.is_dir() or (glob.has_magic(str(first)) and not first.is_file()):
         photos = find_images(first)
@@ -120,9 +110,7 @@ def find_inputs(inputs: Sequence[Name]) -> list[Path]:
 
 def read_photos(photos: Sequence[Path]) -> tuple[dict[Path, tuple[int, int]], dict[Path, bytes]]:
     """(width, height) of each photo, and the files of those that fit into MAX_CACHE."""
-    sizes: dict[Path, tuple[int, int]] = {}
-    cache: dict[Path, bytes] = {}
-    left = MAX_CACHE
+    sizes, cache, left = {}, {}, MAX_CACHE
     for path in dict.fromkeys(photos):
         data = read_encoded(path)
         sizes[path] = image_size(data, str(path))

@@ -3,8 +3,6 @@
 A weights file is safetensors with its architecture in the metadata, so nothing else is needed to build the network.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,8 +23,7 @@ OLD_NAMES = {"between": "bilateral", "flow_search": "correlation_radius"}  # of 
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
-    """A FILM network in float32, from a shipped name, a file, a run's folder or an address (`film.io.pretrained`); None
-    is the default."""
+    """A FILM network in float32, from a shipped name (None: the default), a file, a run's folder or an address."""
     return load_with_metadata(name_or_path)[0]
 
 
@@ -51,5 +48,4 @@ def save(
 
 
 def save_model(path: str | Path, model: Film, metadata: Mapping[str, Any] | None = None, **options: Any) -> None:
-    """`save` for a network."""
     save(path, nnx.to_pure_dict(nnx.state(model)), model.config, metadata, **options)

@@ -4,8 +4,6 @@ On an accelerator `conv2d` is XLA's convolution. On a CPU wide 3x3 kernels go th
 (`common.nn.winograd`), others have their input channels filled to whole groups, and the kernel gradient goes by rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,7 +29,7 @@ def whole(stage: Callable[..., Any]) -> Callable[..., Any]:
     return stage
 
 
-def leaky_relu(x: Float[Array, ...]) -> Float[Array, ...]:
+def leaky_relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jnp.maximum(x, LEAK * x)
 
 
@@ -43,7 +41,7 @@ class Conv(nnx.Module):
         self.kernel = nnx.Param(initializer(rngs.params(), (size, size, inputs, outputs)))
         self.bias = nnx.Param(jnp.zeros((outputs,)))
 
-    def zeroed(self) -> Conv:
+    def zeroed(self) -> "Conv":
         """Itself, with a kernel of zeros: an added part that changes nothing until it is trained."""
         self.kernel[...] = jnp.zeros_like(self.kernel[...])
         return self

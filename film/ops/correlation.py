@@ -1,7 +1,5 @@
 """Local correlation of two feature maps: the cost volume of FlowNet and PWC-Net."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import jax
@@ -15,8 +13,8 @@ TILE_VALUES = 1 << 17  # feature values compared at a time on a CPU
 
 @partial(jax.custom_vjp, nondiff_argnums=(2,))
 def correlation(a: Float[Array, "b h w k"], b: Float[Array, "b h w k"], radius: int) -> Float[Array, "b h w m"]:
-    """Mean over channels of `a(x) b(x + d)` for all m = (2 radius + 1)^2 displacements d in whole pixels, row by row;
-    b is zero outside the image. For normalised vectors it is the cosine of their angle.
+    """Mean over channels of `a(x) b(x + d)` for all m = (2 radius + 1)^2 displacements d in whole pixels, row by row; b
+    is zero outside the image. For normalised vectors it is the cosine of their angle.
 
     It loops, and has its own gradient: unrolled, XLA compiles the producers of `a` and `b` into every one of the terms.
     Channels come first, so that the sum runs along a row; and on a CPU a few rows at a time, which stay in the cache.

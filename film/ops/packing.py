@@ -5,8 +5,6 @@
 The zeros fill the image up to a whole group of channels (`film.ops.convolution.GROUP`).
 """
 
-from __future__ import annotations
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -22,7 +20,6 @@ def pack(image: Float[Array, "b h w 3"], features: Float[Array, "b h w f"]) -> F
 
 
 def unpack(packed: Float[Array, "b h w p"]) -> tuple[Float[Array, "b h w 3"], Float[Array, "b h w f"]]:
-    """Image and features."""
     return packed[..., :COLORS], packed[..., COLORS + GAP :]
 
 

@@ -1,13 +1,10 @@
 """Pooling and resizing exactly as FILM's reference does them; all arrays are `b h w c`.
 
 * `average_pool`: 2x2 mean, stride 2; an odd last row or column is dropped (TensorFlow's VALID padding).
-* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Carries flow from one
-  level to the next finer one, nearly always to exactly twice the size. That case is two weighted sums of neighbours
-  and an interleave, which has no gather forwards and no scatter backwards.
+* `resize_bilinear`: half-pixel centres, edge clamping, no antialiasing (`tf.image.resize`). Carries flow to the next
+  finer level, nearly always twice the size: two weighted sums of neighbours and an interleave, without any gather.
 * `resize_nearest`: half-pixel centres. The decoder's upsampling.
 """
-
-from __future__ import annotations
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +18,6 @@ def average_pool(x: Float[Array, "b h w c"]) -> Float[Array, "b h2 w2 c"]:
 
 
 def resize_bilinear(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
-    """Bilinear resize to `size` = (height, width)."""
     for axis, length in zip((1, 2), size, strict=True):
         if length == 2 * x.shape[axis]:
             x = _double(x, axis)
@@ -31,7 +27,6 @@ def resize_bilinear(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[
 
 
 def resize_nearest(x: Float[Array, "b h w c"], size: tuple[int, int]) -> Float[Array, "b h2 w2 c"]:
-    """Nearest-neighbour resize to `size` = (height, width)."""
     for axis, length in zip((1, 2), size, strict=True):
         scale = x.shape[axis] / length
         index = np.minimum(np.floor((np.arange(length) + 0.5) * scale), x.shape[axis] - 1).astype(np.int32)

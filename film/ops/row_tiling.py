@@ -1,16 +1,13 @@
 """Row tiling: a level of a large image is computed some rows at a time, so that only their activations are in memory.
 
-Most of the memory that flow and decoder need is the activations of the finest level, and a row of them depends only on
-the few rows that its convolutions reach. So a tile is computed from a window: its own rows, and `reach` more on either
-side. A window that would leave the image is moved inside: its edge then is the image's, with the zero padding of the
-convolutions; every other edge is at least `reach` rows away from the tile. So the rows that are kept are those of the
-whole image, and no layer has to know of it. Only warps do: they look up the whole image, and need the row at which the
-window begins.
+A row of a level's activations depends only on the few rows that its convolutions reach. So a tile is computed from a
+window: its own rows, and `reach` more on either side. A window that would leave the image is moved inside: its edge
+then is the image's, with the zero padding of the convolutions; every other edge is at least `reach` rows away from the
+tile. So the rows that are kept are those of the whole image. Only warps have to know of it: they look up the whole
+image, and need the row at which the window begins.
 
 This is for large images on a CPU. On an accelerator, and for the gradient of a crop, `common.nn.remat` saves memory.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -33,14 +30,12 @@ def even_share(rows: int, values: int, most: int) -> int:
 
 
 def by_rows(function: Callable[..., Any], near: Sequence[Float[Array, "b _h _w _c"]], reach: int, channels: int) -> Any:
-    """`function(0, *near)` up to rounding; on a CPU tile by tile if the image is large.
-
-    The image stays whole if it has fewer than FEWEST tiles, or an odd row that an array of half its height lacks.
+    """`function(0, *near)` up to rounding; on a CPU tile by tile, if the image is large.
 
     Args:
-      function: takes the row at which its window begins, and windows of `near`; returns a tree of arrays `b h w c`,
-        whose rows are those of the first window. A row may depend on `reach` rows on either side of it.
-      near: the first array has the image's height; others may be half as high.
+      function: takes the row at which its window begins, and windows of `near`; returns a tree of arrays `b h w c` with
+        the rows of the first window. A row may depend on `reach` rows on either side of it.
+      near: the first array has the image's height; others may be half as high. With odd rows the image stays whole.
       channels: of the widest array that the function warps or makes.
     """
     height, width = near[0].shape[1:3]

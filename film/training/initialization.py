@@ -1,20 +1,16 @@
 """Initialisation that estimates motion from the first step on.
 
-With random weights, L1 teaches FILM to blend long before it teaches motion: nothing in the flow predictors responds to
-motion yet, so their gradients are noise for tens of thousands of steps. The paper trains through it (3 M steps), as its
-recipes do here (`glorot`). Else three identities are written into some channels of the random initialisation; the
-others stay random, except the correlation's, which start at zero, and everything is trained from there.
+With random weights, L1 teaches FILM to blend long before it teaches motion. The paper trains through it (3 M steps), as
+its recipes do here (`glorot`). Else three identities are written into some channels of the random initialisation, and
+everything is trained from there.
 
 1. `init_encoder`: the encoder's first three channels copy the image (it is not negative, so leaky ReLUs keep it).
 2. `init_predictor`: with d = b - a and the mean gradient g, leaky ReLUs form |g + d| - |g - d| =
    2 sign(g d) min(|g|, |d|). A pattern that moves by v has d = -g v, so this is -2 |g| sign(v) min(1, |v|): a flow
-   estimate of the right sign, averaged over a neighbourhood, like Lucas and Kanade's without the division.
-   Warping and residuals, coarse to fine, make it an iterative method.
+   estimate of the right sign, averaged over a neighbourhood, like Lucas and Kanade's without the division. The
+   correlation's kernel starts at zero.
 3. `init_decoder`: the decoder outputs the mean of the two warped frames; with `blend` it does so by construction.
-   The loss then has a gradient that moves the flow from the first step on.
 """
-
-from __future__ import annotations
 
 import jax
 import numpy as np
@@ -125,6 +121,5 @@ def _rewrite(conv: Conv, taps: dict[tuple[int, int], np.ndarray]) -> None:
 
 
 def _mean(conv: Conv) -> np.ndarray:
-    """The tap that averages over `conv`'s window."""
     size = conv.kernel.shape[0]
     return np.full((size, size), 1 / size**2)

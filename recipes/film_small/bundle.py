@@ -4,8 +4,7 @@
     data/bundle/film.mp4        runs of RUN frames, one in EVERY, of the film's training part (600 to 8,999), 640x360
     data/bundle/wheels/         packages of `WHEELS`, all pure Python
 
-Photographs and film are compressed until each fits its budget; the film's run length is `data.run`. `train_bundle.sh`
-trains with it (README.md).
+Photographs and film are compressed until each fits its budget. `train_bundle.sh` trains with it (README.md).
 
     python -m recipes.film_small.bundle                     # after make data
 """
@@ -51,8 +50,6 @@ def pack(
     film_size: float = 8.0,
 ) -> None:
     """Write the bundle.
-
-    Raises FileExistsError, FileNotFoundError, ValueError (a budget that cannot be met).
 
     Args:
         output: a folder that does not exist.

@@ -28,8 +28,6 @@ Points = Float[Array, "*n 2"]
 
 
 class Textures(NamedTuple):
-    """What scenes are made of."""
-
     photographs: UInt8[Array, "n s s2 3"]  # square, mirrored to it, with smaller and smaller copies at the right
     outlines: UInt8[Array, "m o o"]
     film: UInt8[Array, "f h w 3"]  # frames in a row
@@ -88,7 +86,6 @@ def place(layer: Layers, points: Points, time: Array) -> Points:
 
 
 def trace(layer: Layers, places: Points, time: Array) -> Points:
-    """The inverse of `place`."""
     s = _progress(layer, time)
     rigid = project(jnp.linalg.inv(matrix(layer, time)), places)
     points = rigid
@@ -166,7 +163,6 @@ def grid(cells: int, stride: int) -> Float[Array, "c c 2"]:
 
 
 def _progress(layer: Layers, time: Array) -> Array:
-    """`motions.Motion.progress`."""
     return time - 0.5 + layer.bend * time * (time - 1)
 
 

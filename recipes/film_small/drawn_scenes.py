@@ -1,10 +1,8 @@
 """Moving photographs drawn by the accelerator that trains on them: one compiled program draws a whole batch.
 
-The scenes are those of `moving_photographs.py`: layers of photographs that move as in `motions.py`, cut out along
-`outlines.py`, with the exact frame at any time and the exact flow to both ends. There OpenCV draws one scene after the
-other, which a CPU does best; here every pixel of every layer of every scene is a lookup of its own, which suits an
-accelerator: host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`), by
-the functions of `drawn_layers.py`:
+The scenes are those of `moving_photographs.py`; here every pixel of every layer of every scene is a lookup of its own,
+and host and disk have no part in a step. For a batch of b crops of c pixels (`film.data.triplet_batches`), by the
+functions of `drawn_layers.py`:
 
 1. `draw_layers`   random numbers: for each of n layers poses, waves, texture and outline
 2. `trace`         pixels p at times 0, t and 1 -> points u of each layer, the inverse of its motion
@@ -12,16 +10,12 @@ the functions of `drawn_layers.py`:
 4. compositing, back to front: x0, y, x1
 5. `visible`       the front-most layer's flow from y to x0 and to x1; valid where nothing in front covers its end
 
-More of what interpolation finds hard than there: small things before a still ground, thin things, things that enter
-at a border, layers that hang on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only
-the images are known, are mixed in: of some random triplets of crops the one that moves most.
-
-Batch i is a function of the seed and i: runs resume to the bit on the same kind of device.
+More of what interpolation finds hard than there: small and thin things, things that enter at a border, layers that hang
+on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only the images are known, are
+mixed in: of some random triplets of crops the one that moves most. Batch i is a function of the seed and i.
 
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """
-
-from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
@@ -73,32 +67,23 @@ PAIR = Rule(lambda pair: len(pair) == 2 and 0 < pair[0] <= pair[1], "the least a
 
 @dataclass(frozen=True)
 class DrawnScenes(Checked):
-    """Batches of moving photographs, and of film, drawn on the device; for `data` of a config.
+    """Moving photographs, and film, drawn on the device; `accelerated` to `repeated` are as of `MovingPhotographs`."""
 
-    Attributes:
-      folder, split: of the photographs (`photograph_cache.py`).
-      film: a video; None: photographs alone. film_share: of a batch.
-      run: frames after which the film goes on somewhere else (`bundle.py`); 0: never.
-      gaps: fewest and most frames from the middle to an outer frame of the film.
-      batch_size, crop: crop is a multiple of 4.
-      layers: in front of the background, at most.
-      motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
-      still: share of scenes with a still camera and background. any_time: share with y at 1/16 to 15/16, not at 1/2.
-      accelerated, bend, light, noise, repeated: as of `MovingPhotographs`.
-    """
-
-    folder: str = "data/photographs"
+    folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "train"
-    film: str | None = None
-    film_share: Share = 0.25
-    run: int = 0
-    gaps: Annotated[Sequence[int], PAIR] = (1, 4)
+    film: str | None = None  # a video; None: photographs alone
+    film_share: Share = 0.25  # of a batch
+    run: int = 0  # frames after which the film goes on somewhere else (`bundle.py`); 0: never
+    gaps: Annotated[Sequence[int], PAIR] = (
+        1,
+        4,
+    )  # fewest and most frames from the middle to an outer frame of the film
     batch_size: Positive = 64
     crop: Annotated[Side, whole(32)] = 224
-    layers: NotNegative = 4
-    motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)
-    still: Share = 0.4
-    any_time: Share = 0.4
+    layers: NotNegative = 4  # in front of the background, at most
+    motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)  # px, extent of a scene's motion between t = 0 and 1
+    still: Share = 0.4  # of scenes with a still camera and background
+    any_time: Share = 0.4  # of scenes with y at 1/16 to 15/16, not at 1/2
     accelerated: Share = 0.3
     bend: Share = 0.5
     light: Share = 0.3
@@ -108,9 +93,8 @@ class DrawnScenes(Checked):
     def rules(self):
         yield not self.run or self.run > 2 * self.gaps[1], "run is over twice the largest of gaps, or 0"
 
-    def batches(self, seed: int) -> DrawnBatches:
-        """Raises FileNotFoundError, ValueError without photographs, for a film too small or short, or a batch that the
-        processes cannot share."""
+    def batches(self, seed: int) -> "DrawnBatches":
+        """ValueError for a film too small or short, or a batch that the processes cannot share; raises as `Album`."""
         return DrawnBatches(self, seed, load_textures(self))
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
@@ -130,7 +114,7 @@ class DrawnBatches:
         self.share = size * index, size * (index + 1)
         self.draw = jax.jit(partial(draw_batch, config, *self.share))
 
-    def __iter__(self) -> DrawnBatches:
+    def __iter__(self) -> "DrawnBatches":
         return self
 
     def __next__(self) -> Batch:
@@ -161,13 +145,9 @@ def load_textures(config: DrawnScenes) -> Textures:
     cuts = np.array([0.0, *step]) > CUT
     if config.run:
         cuts[config.run :: config.run] = True
-    shots = np.cumsum(cuts).astype(np.int32)
-    return Textures(
-        jnp.asarray(np.stack([mipmaps(photograph, side) for photograph in photographs])),
-        jnp.asarray(np.stack([outline(rng, OUTLINE_SIDE) for _ in range(OUTLINES)])),
-        jnp.asarray(film),
-        jnp.asarray(shots),
-    )
+    atlases = np.stack([mipmaps(photograph, side) for photograph in photographs])
+    outlines = np.stack([outline(rng, OUTLINE_SIDE) for _ in range(OUTLINES)])
+    return Textures(*map(jnp.asarray, (atlases, outlines, film, np.cumsum(cuts).astype(np.int32))))
 
 
 def read_film(path: str | Path) -> UInt8[np.ndarray, "f h w 3"]:
@@ -264,9 +244,8 @@ def draw_layers(config: DrawnScenes, key: PRNGKeyArray, atlas: tuple[int, ...]) 
         below = jnp.roll(x[:, 2], 1, axis=0) * hangs.reshape(count, *[1] * (x.ndim - 2))
         return x.at[:, 1].set(below)
 
-    centre = jnp.where(
-        hangs[:, None], jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None], centre
-    )
+    hung = jnp.roll(centre, 1, axis=0) + uniform(-0.4, 0.4, count, 2) * side[:, None]
+    centre = jnp.where(hangs[:, None], hung, centre)
     middle = jnp.full((count, 2), (size - 1) / 2)
     joint = centre + jnp.where(hangs[:, None], uniform(-0.5, 0.5, count, 2) * side[:, None], 0.0)
     pivot = jnp.stack([middle, jnp.roll(centre, 1, axis=0), joint], axis=1)
@@ -355,13 +334,13 @@ def main(
     seed: int = 0,
     overwrite: bool = False,
 ) -> None:
-    """Write a contact sheet of one batch: x0, y, x1, the flows from y to x0 and x1 (grey where invalid), and the share
-    of the mixture that each pixel should have where one frame alone shows it."""
+    """Write a contact sheet of one batch: x0, y, x1, the flows from y to x0 and x1 (grey where invalid), and x0's
+    visibility."""
     batch = jax.device_get(next(config.batches(seed)))
     pictures = []
     for i in range(config.batch_size):
-        flows = [flow_picture(np.repeat(np.repeat(batch[f"flow{end}"][i], CELL, 0), CELL, 1)) for end in "01"]
-        valid = [np.repeat(np.repeat(batch[f"valid{end}"][i], CELL, 0), CELL, 1)[..., None] for end in "01"]
+        flows = [flow_picture(batch[f"flow{end}"][i].repeat(CELL, 0).repeat(CELL, 1)) for end in "01"]
+        valid = [batch[f"valid{end}"][i].repeat(CELL, 0).repeat(CELL, 1)[..., None] for end in "01"]
         shown = [np.where(v > 0, flow, 0.5).astype(np.float32) for v, flow in zip(valid, flows, strict=True)]
         one = np.repeat((0.5 + 0.5 * (valid[0] - valid[1])), 3, axis=-1).astype(np.float32)
         pictures += [batch["x0"][i], batch["y"][i], batch["x1"][i], *shown, one]

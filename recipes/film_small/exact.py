@@ -1,9 +1,8 @@
 """Exact scenes: held-out photographs that move by whole pixels, with masks of what one of the frames does not see.
 
-Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here all is
-known: a ground and a mover, drawn from photographs of the split `held_out`, go along straight lines at constant speed.
-At all the times that are used both are at whole pixels, so frames are copies, not resampled, and a perfect method
-scores as high as `Psnr` goes.
+Camera footage has no true flow, changes its speed, and hides behind its still parts what happens at edges. Here a
+ground and a mover, drawn from held-out photographs, go along straight lines at constant speed, at whole pixels: frames
+are copies, and a perfect method scores as high as `Psnr` goes.
 
 | kind | what moves |
 | --- | --- |
@@ -19,19 +18,19 @@ Regions of the true frame half-way (`film.data.triplet.Triplet.regions`):
 * "occluded": ground that is seen there and hidden in x0 or in x1, behind the mover or outside the picture;
 * "path": the mover's way from x0 to x1, and `RING` px around it; of a pan all that both frames see.
 
-A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as it takes to
-stay in the picture. Scenes and kinds have the photographs as grounds in turn.
+A scene depends on its seed, kind, size and number; the distance changes the way, and the place as far as needed.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import cv2
 import numpy as np
 from jaxtyping import Bool, Float
 
+from common.checked import Checked, Positive, one_of
 from common.io.images import from_uint8, read_image
 from film.data.triplet import Triplet
 from film.photos import place
@@ -75,15 +74,13 @@ class Scene(NamedTuple):
         return image
 
     def regions(self) -> dict[str, Mask]:
-        """See the module."""
         hidden, seen = [], []
         for time in (0.0, 1.0):
             x, y = self._place(self.ground_way, time)
             rows, columns = np.arange(self.size[1]) + y, np.arange(self.size[0]) + x
-            inside = ((rows >= 0) & (rows < self.size[1]))[:, None] & (columns >= 0) & (columns < self.size[0])
+            seen.append(((rows >= 0) & (rows < self.size[1]))[:, None] & (columns >= 0) & (columns < self.size[0]))
             relative = (self.mover_way[0] - self.ground_way[0], self.mover_way[1] - self.ground_way[1])
-            hidden.append(~inside | self._covered(relative, time))
-            seen.append(inside)
+            hidden.append(~seen[-1] | self._covered(relative, time))
         here = self._covered(self.mover_way, 0.5)
         if self.mover is None:
             both = seen[0] & seen[1]
@@ -105,44 +102,24 @@ class Scene(NamedTuple):
 
     def _placed(self, patch: Float[np.ndarray, "s s c"], way: Way, time: float) -> Float[np.ndarray, "h w c"]:
         """The patch in the picture, 0 around it."""
-        (x, y), side = self._place(way, time), len(patch)
-        canvas = np.zeros((self.size[1] + 2 * side, self.size[0] + 2 * side, patch.shape[-1]), np.float32)
-        left, top = (
-            int(np.clip(corner + offset, -side, length)) + side
-            for corner, offset, length in zip(self.corner, (x, y), self.size, strict=True)
-        )
-        canvas[top : top + side, left : left + side] = patch
-        return canvas[side:-side, side:-side]
+        left, top = np.add(self.corner, self._place(way, time))
+        shift = np.array([[1, 0, left], [0, 1, top]], np.float32)
+        return cv2.warpAffine(patch, shift, self.size, flags=cv2.INTER_NEAREST).reshape(*self.size[::-1], -1)
 
 
 @dataclass(frozen=True)
-class ExactScenes(Sequence[Triplet]):
-    """The scenes of one kind, size and distance.
-
-    Attributes:
-      kind: of `KINDS`.
-      size: width and height, px.
-      distance: of the way from x0 to x1, px; of each direction rounded to an even number, from `EIGHTHS` on to a
-        multiple of 8.
-      count: number of scenes.
-      folder, split: of the photographs (`photograph_cache.py`).
-    """
-
-    kind: str
-    size: tuple[int, int] = (640, 480)
-    distance: int = 32
-    count: int = 2
-    folder: str = "data/photographs"
+class ExactScenes(Checked, Sequence[Triplet]):
+    kind: Annotated[str, one_of(KINDS)]
+    size: tuple[int, int] = (640, 480)  # width and height, px
+    distance: int = 32  # of the way, px; in each direction even, from `EIGHTHS` on a multiple of 8
+    count: Positive = 2
+    folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "held_out"
     seed: int = 0
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", tuple(self.size))
-        if self.kind not in KINDS:
-            raise ValueError(f"kind {self.kind!r} is unknown: choose one of {', '.join(KINDS)}")
-        if not 2 <= self.distance <= min(self.size) - 4 * RADIUS or self.count < 1:
-            rule = f"2 to {min(self.size) - 4 * RADIUS} px in pictures of {self.size[0]}x{self.size[1]}"
-            raise ValueError(f"distance {self.distance} and count {self.count} must be {rule}, and at least 1")
+    def rules(self):
+        most = min(self.size) - 4 * RADIUS
+        yield 2 <= self.distance <= most, f"distance is from 2 to {most} px in pictures of this size"
 
     @cached_property
     def album(self) -> Album:
@@ -168,16 +145,14 @@ class ExactScenes(Sequence[Triplet]):
         second = (first + int(rng.integers(1, max(2, len(self.album))))) % len(self.album)
         reach = np.abs(ground_way) + self.size
         ground = place(read_image(self.album.paths[first]), (int(reach[0]), int(reach[1])), "crop")
-        mover, corner = None, (0, 0)
+        mover, corner, side = None, (0, 0), 2 * RADIUS + 8
         if self.kind != "pan":
-            side = 2 * RADIUS + 8
             texture = place(read_image(self.album.paths[second]), (3 * side, 2 * side), "crop")
             mover = self._mover(rng, texture, side)
             free = np.array(self.size) - side - np.abs(way)
-            x, y = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
-            corner = (int(x), int(y))
-        whole = [(int(x), int(y)) for x, y in (ground_way, way)]
-        return Scene(self.size, ground, whole[0], mover, corner, whole[1])
+            corner = np.abs(way) // 2 + rng.uniform(0.1, 0.9, 2) * np.maximum(free, 0)
+        (gx, gy), (x, y), (left, top) = (map(int, pair) for pair in (ground_way, way, corner))
+        return Scene(self.size, ground, (gx, gy), mover, (left, top), (x, y))
 
     def _mover(self, rng: np.random.Generator, texture: Image, side: int) -> Float[np.ndarray, "s s 4"]:
         y, x = (int(rng.integers(0, length - side + 1)) for length in texture.shape[:2])

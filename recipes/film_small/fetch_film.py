@@ -1,12 +1,8 @@
 """Fetches the training film: Big Buck Bunny, 1280x720, 24 frames a second, 14,315 frames, 50 MB.
 
-Big Buck Bunny is (c) copyright 2008, Blender Foundation, www.bigbuckbunny.org, licensed under
-Creative Commons Attribution 3.0 (https://creativecommons.org/licenses/by/3.0/). The copy used here is in
-the source distribution of the Python package `moviepy` 2.2.1:
-
-    moviepy-2.2.1.tar.gz > .../moviepy_10_minutes.zip > .../resources/bbb.mp4
-
-Its SHA-256 is checked before the file gets its final name.
+Big Buck Bunny is (c) copyright 2008, Blender Foundation, www.bigbuckbunny.org, licensed under Creative Commons
+Attribution 3.0 (https://creativecommons.org/licenses/by/3.0/). The copy is in the source distribution of the Python
+package `moviepy` 2.2.1; its SHA-256 is checked.
 
     python -m recipes.film_small.fetch_film
 """
@@ -20,17 +16,13 @@ from recipes.downloads.archives import Package, check_sha256, read_packages
 PACKAGE = Package(
     "source", "moviepy", "2.2.1", "CC-BY-3.0", "c80cb56815ece94e5e3e2d361aa40070eeb30a09d23a24c4e684d03e16deacb1"
 )
-MEMBER = (
-    "moviepy-2.2.1/docs/_static/medias/getting_started/moviepy_10_minutes/moviepy_10_minutes.zip"
-    "/moviepy_10_minutes/resources/bbb.mp4"
-)
+FOLDER = "moviepy-2.2.1/docs/_static/medias/getting_started/moviepy_10_minutes"
+MEMBER = f"{FOLDER}/moviepy_10_minutes.zip/moviepy_10_minutes/resources/bbb.mp4"
 SHA256 = "475fbbf34c4c367998f80c29ea03b15a743941179b12da3373fc6706e68621d0"
 
 
 def fetch_film(folder: str | Path = "data") -> Path:
-    """The path of `folder`/bbb.mp4, which is downloaded unless it is there.
-
-    Raises ConnectionError when the package cannot be downloaded, ValueError for another film."""
+    """`folder`/bbb.mp4, downloaded unless it is there. ConnectionError, ValueError for another film."""
     target = Path(folder) / "bbb.mp4"
     if target.is_file():
         check_sha256(target.read_bytes(), SHA256, str(target))

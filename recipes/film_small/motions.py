@@ -5,19 +5,14 @@ the motion. At time t in [0, 1] the point u is at
 
     p = H(s) (u + s D(u)),    s = t - 1/2 + bend t (t - 1)
 
-`s` is the progress, from -1/2 to 1/2. Without `bend` it is linear in t, so t is the fraction of the motion too. `bend`
-accelerates, by up to a quarter of the motion at t = 1/2 for bend = 1; t is then the time only.
-
+`s` is the progress, from -1/2 to 1/2; `bend` accelerates, by up to a quarter of the motion at t = 1/2 for bend = 1.
 `H(s)` is a product of `Pose`s (the camera's and the layer's), each of which turns, zooms, shears, shifts and tilts in
-proportion to s, about a centre. Tilt makes it a homography: near parts move more than far ones. `D` is a sum of plane
-waves (`Waves`), for deformation. Its slope is at most `STEEPEST`, so u -> u + s D(u) is invertible by the iteration
-u <- q - s D(u), which gains at least a factor of three each time.
+proportion to s. `D` is a sum of plane waves (`Waves`), for deformation. Its slope is at most `STEEPEST`, so u -> u + s
+D(u) is invertible by the iteration u <- q - s D(u), which gains at least a factor of three each time.
 
 `budget`s are in pixels: the largest motion, to first order, of any point within `radius` of the centre between t = 0
 and t = 1. Flow from the frame at t to that at t' is `place(trace(p, t), t') - p`, exact but for rounding.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -37,25 +32,16 @@ TURN, ZOOM, SHEAR, TILT = 0.6, 0.4, 0.25, 0.2  # the most of each between t = 0 
 
 @dataclass(frozen=True)
 class Pose:
-    """The change of view between t = 0 and t = 1, linear in the progress, about `centre` (px).
-
-    Attributes:
-      shift: px. turn: radians, clockwise in the picture. zoom: natural logarithm of the size. shear: ratio.
-      tilt: change of 1 / depth per px, along x and y.
-    """
+    """The change of view between t = 0 and t = 1, linear in the progress, about `centre` (px)."""
 
     centre: tuple[float, float] = (0.0, 0.0)
-    shift: tuple[float, float] = (0.0, 0.0)
-    turn: float = 0.0
-    zoom: float = 0.0
-    shear: float = 0.0
-    tilt: tuple[float, float] = (0.0, 0.0)
+    shift: tuple[float, float] = (0.0, 0.0)  # px
+    turn: float = 0.0  # radians, clockwise in the picture
+    zoom: float = 0.0  # natural logarithm of the size
+    shear: float = 0.0  # ratio
+    tilt: tuple[float, float] = (0.0, 0.0)  # change of 1 / depth per px, along x and y
 
-    def matrix(self, progress: float) -> Float[np.ndarray, "3 3"]:
-        """The homography at this progress."""
-        return homography(progress, self.centre, self.shift, self.turn, self.zoom, self.shear, self.tilt)
-
-    def times(self, factor: float) -> Pose:
+    def times(self, factor: float) -> "Pose":
         """The same change, `factor` times as large: that of a layer at 1 / factor of the nearness."""
         (x, y), (gx, gy) = self.shift, self.tilt
         scaled = dict(turn=factor * self.turn, zoom=factor * self.zoom, shear=factor * self.shear)
@@ -115,14 +101,13 @@ class Motion:
         return float(min(sizes))
 
     def _matrix(self, progress: float) -> Float[np.ndarray, "3 3"]:
-        return reduce(np.matmul, [pose.matrix(progress) for pose in self.poses])
+        return reduce(np.matmul, [homography(progress, **vars(pose)) for pose in self.poses])
 
 
 def homography(
     s: Any, centre: Any, shift: Any, turn: Any, zoom: Any, shear: Any, tilt: Any, xp: Any = np
 ) -> Float[Any, "3 3"]:
-    """Of columns (x, y, 1), for a `Pose` at progress `s`; the identity at 0. `xp`: the module of arrays, NumPy's or
-    JAX's."""
+    """Of columns (x, y, 1), for a `Pose` at progress `s`; the identity at 0. `xp`: NumPy or jax.numpy."""
     (x, y), (dx, dy), (gx, gy) = centre, shift, tilt
     size = xp.exp(s * zoom)
     cos, sin, k = size * xp.cos(s * turn), size * xp.sin(s * turn), s * shear

@@ -1,16 +1,8 @@
 """Batches of moving photographs (`moving_photographs.py`), alone or mixed with other data.
 
-`SyntheticConfig` gives the arrays of `film.data.triplet_batches.TripletConfig`, with exact flow:
-
-    x0, y, x1       float32 [b c c 3]      RGB in [0, 1]; y is the true frame at `time`
-    time            float32 [b 1]          0.5, or any
-    id              int64   [b]            number of the scene
-    flow0, flow1    float32 [b c/4 c/4 2]  exact flow (dx, dy) from y to x0 and from y to x1, crop pixels
-    valid0, valid1  float32 [b c/4 c/4]    1 where the same point is visible in the other frame, else 0
-
-Scenes are drawn on demand and never repeat: example i is scene i of the run's seed.
-
-`MixedConfig` draws the examples of a batch from several such configs, by weight:
+`SyntheticConfig` gives the arrays of `film.data.triplet_batches.TripletConfig`, with exact flow and `valid` where the
+same point is visible in the other frame. Scenes are drawn on demand and never repeat: example i is scene i of the run's
+seed. `MixedConfig` draws the examples of a batch from several such configs, by weight:
 
     data:
       _target_: recipes.film_small.moving_photograph_batches.MixedConfig
@@ -23,7 +15,6 @@ Scenes are drawn on demand and never repeat: example i is scene i of the run's s
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import grain
@@ -40,24 +31,15 @@ Example = dict[str, Any]
 
 @dataclass(frozen=True)
 class SyntheticConfig(Batched):
-    """Moving photographs in batches.
-
-    Attributes:
-      source: the scenes; its `size` and `seed` are replaced by `crop` and the run's seed.
-      crop: side of the pictures in pixels, a multiple of 4.
-      colour: one gain and gamma for all three frames, sometimes another order of the channels (`augment.tint`).
-    """
-
-    source: MovingPhotographs = field(default_factory=MovingPhotographs)
-    crop: int = 256
-    colour: bool = True
+    source: MovingPhotographs = field(default_factory=MovingPhotographs)  # `size` and `seed` are replaced
+    crop: int = 256  # side of the pictures, px, a multiple of 4
+    colour: bool = True  # `augment.tint`
 
     def __post_init__(self) -> None:
         super().__post_init__()
         replace(self.source, size=self.crop)  # raises for an impossible crop
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """Raises FileNotFoundError, ValueError without photographs."""
         scenes = replace(self.source, size=self.crop, seed=seed)
         _ = scenes.album  # raises before the model is compiled
         numbers = grain.MapDataset.range(1).repeat().map_with_index(lambda index, _: index)
@@ -75,17 +57,11 @@ class SyntheticConfig(Batched):
 
 @dataclass(frozen=True)
 class MixedConfig(Batched):
-    """Several datasets in one stream, interleaved evenly: each batch has nearly the share of each.
+    """Several datasets in one stream, interleaved evenly: each batch has nearly the share of each. A record's id is its
+    part's id times the number of parts, plus the part's number."""
 
-    A record's id is its part's id times the number of parts, plus the part's number.
-
-    Attributes:
-      parts: configs whose examples have the same names, shapes and types; their `threads` and `buffer` are ignored.
-      weights: relative numbers of examples; empty: equal.
-    """
-
-    parts: OneOrMore[Any]
-    weights: Sequence[Above0] = ()
+    parts: OneOrMore[Any]  # configs of examples with the same arrays; their `threads` and `buffer` are ignored
+    weights: Sequence[Above0] = ()  # relative numbers of examples; empty: equal
 
     def rules(self):
         yield len(self.weights) in (0, len(self.parts)), "weights holds a number for each of the parts, or none"
@@ -98,30 +74,20 @@ class MixedConfig(Batched):
                 raise ValueError(f"{type(part).__name__} cannot be mixed: it has no `dataset(seed)`")
 
     def dataset(self, seed: int) -> grain.MapDataset:
-        """Raises as the parts, and ValueError for parts with different examples.
-
-        Each part gets its share of the batch as `batch_size`, so that a curriculum by training step still holds."""
-        total, datasets = sum(self.weights), []
+        """ValueError for parts with different examples. A part gets its share as `batch_size`: a curriculum by step
+        still holds."""
+        total, count, datasets = sum(self.weights), len(self.parts), []
         for number, (part, weight) in enumerate(zip(self.parts, self.weights, strict=True)):
             part = replace(part, batch_size=max(1, round(self.batch_size * weight / total)))
             own_seed = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-            datasets.append(part.dataset(own_seed).map(partial(self._renumbered, number)))
-        _check_alike(datasets)
+            own = part.dataset(own_seed)
+            datasets.append(own.map(lambda one, n=number: {**one, "id": np.int64(one["id"] * count + n)}))
+        firsts: list[Example] = [dataset[0] for dataset in datasets]  # pyright: ignore
+        kinds = [{f"{name}: {v.dtype} {list(np.shape(v))}" for name, v in first.items()} for first in firsts]
+        if differing := set.union(*kinds) - set.intersection(*kinds):
+            raise ValueError(f"parts cannot share a batch, give them the same arrays: {'; '.join(sorted(differing))}")
         return grain.MapDataset.mix(datasets, self.weights) if len(datasets) > 1 else datasets[0]
 
     def names(self, ids: Iterable[int | np.integer]) -> list[str]:
         found = [divmod(int(number), len(self.parts)) for number in ids]
         return [self.parts[part].names([number])[0] for number, part in found]
-
-    def _renumbered(self, part: int, example: Example) -> Example:
-        return {**example, "id": np.int64(example["id"] * len(self.parts) + part)}
-
-
-def _check_alike(datasets: Sequence[grain.MapDataset]) -> None:
-    firsts: list[Example] = [dataset[0] for dataset in datasets]  # pyright: ignore
-    kinds = [{name: f"{np.asarray(v).dtype} {list(np.shape(v))}" for name, v in first.items()} for first in firsts]
-    for kind in kinds[1:]:
-        if kind != kinds[0]:
-            differing = sorted(name for name in kind.keys() | kinds[0].keys() if kind.get(name) != kinds[0].get(name))
-            listed = "; ".join(f"{name}: {kinds[0].get(name)} and {kind.get(name)}" for name in differing)
-            raise ValueError(f"parts cannot share a batch: {listed}. Give all of them the same crop and kind of data")

@@ -2,13 +2,10 @@
 
 A background and some foreground layers, cut out of photographs along random outlines (`outlines.py`), move as in
 `motions.py`; `scenes.py` draws them at times 0, t and 1 and gives the flow from t to both ends. Layers teach flow as
-well as rendered films do (FlyingChairs: Dosovitskiy et al., FlowNet, ICCV 2015; AutoFlow: Sun et al., CVPR 2021); the
-frame in between, at any t, is added here.
+well as rendered films do (FlyingChairs: Dosovitskiy et al., FlowNet, ICCV 2015; AutoFlow: Sun et al., CVPR 2021).
 
-One scene:
-
-1. The extent of the motion between t = 0 and t = 1 is log-uniform: pans below a pixel are as frequent as those of
-   `motion[1]`. It bounds the motion of every point to first order; most move less.
+1. The extent of a scene's motion between t = 0 and t = 1 is log-uniform. It bounds the motion of every point to first
+   order; most move less.
 2. A camera takes a share of it (in a share `still` of the scenes none, in a fifth all) and moves layers by their
    nearness (parallax). Its share may tilt the background; layers have motions of their own, and one in three bends.
 3. A layer's texture is a random piece of a photograph at one to three of its pixels per picture pixel (`textures.py`),
@@ -35,7 +32,7 @@ from common import terminal
 from common.checked import Above0, Positive, Rule, Share, one_of, whole
 from common.io.images import contact_sheet, write_image
 from film.data.augment import Side
-from film.data.triplet import Encoded, Frames, Source, as_png
+from film.data.triplet import Frames, Source
 from film.visualization import flow_picture
 from recipes.film_small.motions import Motion, draw_pose, draw_waves
 from recipes.film_small.outlines import outline
@@ -56,41 +53,23 @@ LAYERS = Rule(lambda pair: len(pair) == 2 and 0 <= pair[0] <= pair[1] <= 20, "th
 
 @dataclass(frozen=True)
 class MovingPhotographs(Source):
-    """Scene i depends on the seed and i alone.
+    """Scene i depends on the seed and i alone. A share is of scenes, that of `repeated` of layers."""
 
-    Attributes:
-      folder, split: of the photographs (`photograph_cache.py`).
-      count: nominal number of scenes; later ones exist too.
-      size: side of the pictures, px, a multiple of 4.
-      layers: fewest and most foreground layers.
-      motion: smallest and largest extent of a scene's motion between t = 0 and t = 1, px.
-      time: of y; "half": 0.5, "any": 1/16 to 15/16.
-      still: share of scenes with a still camera, and so a still background.
-      accelerated: share of scenes whose layers do not move linearly in time (`motions.py`).
-      bend: largest acceleration of a layer, a quarter of it for the background: at t = 0.5 a layer is off by up to a
-        quarter of this part of its motion.
-      blurred: share of scenes with motion blur in all frames.
-      light: share of scenes whose brightness and gamma change, by up to a tenth between t = 0 and t = 1.
-      noise: share of scenes with noise of 0.5 to 4 levels of 255, independent in each frame (y included).
-      repeated: share of layers with a repeated pattern (`textures.py`).
-      seed: of all scenes.
-    """
-
-    folder: str = "data/photographs"
+    folder: str = "data/photographs"  # and split: of `photograph_cache.py`
     split: str = "train"
-    count: Positive = 100_000
-    size: Annotated[Side, whole(32)] = 256
-    layers: Annotated[Sequence[int], LAYERS] = (1, 5)
-    motion: Sequence[Above0] = (0.25, 120.0)
-    time: Annotated[str, one_of(TIMES)] = "half"
-    still: Share = 0.2
-    accelerated: Share = 0.1
-    bend: Share = 0.2
-    blurred: Share = 0.05
-    light: Share = 0.0
-    noise: Share = 0.0
-    repeated: Share = 0.0
-    seed: int = 0
+    count: Positive = 100_000  # nominal number of scenes; later ones exist too
+    size: Annotated[Side, whole(32)] = 256  # side of the pictures, px, a multiple of 4
+    layers: Annotated[Sequence[int], LAYERS] = (1, 5)  # fewest and most in the foreground
+    motion: Sequence[Above0] = (0.25, 120.0)  # px, smallest and largest extent of a scene's motion between t = 0 and 1
+    time: Annotated[str, one_of(TIMES)] = "half"  # of y: 0.5; "any": 1/16 to 15/16
+    still: Share = 0.2  # a still camera, and so a still background
+    accelerated: Share = 0.1  # layers do not move linearly in time (`motions.py`)
+    bend: Share = 0.2  # largest acceleration: at t = 0.5 a layer is off by up to a quarter of this part of its motion
+    blurred: Share = 0.05  # motion blur in all frames
+    light: Share = 0.0  # brightness and gamma change, by up to a tenth between t = 0 and t = 1
+    noise: Share = 0.0  # of 0.5 to 4 levels of 255, independent in each frame (y included)
+    repeated: Share = 0.0  # a repeated pattern (`textures.py`)
+    seed: int = 0  # of all scenes
 
     def rules(self):
         extent = len(self.motion) == 2 and self.motion[0] <= self.motion[1] <= self.size
@@ -98,7 +77,6 @@ class MovingPhotographs(Source):
 
     @cached_property
     def album(self) -> Album:
-        """Raises OSError or ValueError without photographs."""
         return Album(self.folder, self.split)
 
     def __len__(self) -> int:
@@ -110,9 +88,6 @@ class MovingPhotographs(Source):
     def frames(self, index: int) -> Frames:
         scene, time = self.scene(index), self.moment(index)
         return Frames(self.name(index), self._pictures(index, self._views(scene, time)), time)
-
-    def encoded(self, index: int) -> Encoded:
-        return as_png(self.frames(index))
 
     def scene(self, index: int) -> Scene:
         return draw_scene(self, np.random.default_rng([self.seed, index]), self.album.subset(self.seed, index))
@@ -211,7 +186,6 @@ def _foreground(
 
 
 def sheet(source: MovingPhotographs, indices: Sequence[int]) -> Float[np.ndarray, "h w 3"]:
-    """The contact sheet of the module's docstring."""
     pictures = []
     for index in indices:
         scene, time = source.scene(index), source.moment(index)

@@ -1,11 +1,12 @@
 """Random outlines of foreground layers.
 
-`outline(rng, side)` draws one of `KINDS` on a square, 255 inside, with an antialiased edge; the caller blurs it. Shapes
-keep a margin to the square's border. Some have holes.
+`outline(rng, side)` draws one of `KINDS` on a square, 255 inside, with an antialiased edge and a margin to the border:
 
     blob       a circle with random waves            polygon   3 to 8 corners
     spline     the same corners, joined by curves    bars      1 to 5 thin parallel bars, at any angle
     leaves     1 to 5 leaves on a stem               letters   1 to 4 letters or digits
+
+The first three may have holes.
 """
 
 from collections.abc import Callable

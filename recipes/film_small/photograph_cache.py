@@ -27,10 +27,8 @@ SUBSET, TURNOVER = 32, 256  # photographs in a subset, scenes that share it
 
 
 class Album:
-    """The photographs of one split, in natural order of their names.
-
-    Raises FileNotFoundError (no such folder) and ValueError (no photographs of this split, or an unreadable index).
-    """
+    """The photographs of one split, in natural order of their names. FileNotFoundError without the folder, else
+    ValueError."""
 
     def __init__(self, folder: str | Path, split: str = "train") -> None:
         self.paths = natsorted(_paths(Path(folder), split), key=str)

@@ -1,26 +1,15 @@
 """Fetches the photographs that `moving_photographs.py` moves: 111 of them, 287 megapixels, 41 MB.
 
-`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package and path in the package,
-as the packages' own notes have them (debian/copyright, Plasma's metadata.json, the READMEs of GCompris). The packages
-are Debian's, of desktops and a teaching program:
+`photographs.csv` lists them: name, split, licence (SPDX, or public-domain), author, package of Debian 12 and path in
+it, as the packages' own notes have them. Selected by looking at every candidate whole and, where it is sharpest, at
+full size. Left out: renders, vector art and composites; black or white borders, overlaid text, people on a stage, film
+characters; fewer than 640 px on the short side; out of focus, underexposed, or smooth in more than 85 % of the area
+(mean gradient over 64x64 px below one level of 255 per px); smeared by compression or noise reduction; MATE's
+photographs, which are under the GPL. The split `held_out` is never trained on.
 
-    apt-get download NAME -> NAME_VERSION_all.deb > member                      Lomiri, Plasma, LXQt
-                                                  > member.rcc > member         GCompris
-
-Selection, by looking at every candidate whole and, where it is sharpest, at full size. Left out: renders, vector art
-and composites; black or white borders, overlaid text, people on a stage, film characters; fewer than 640 px on the
-short side; out of focus, underexposed, or smooth in more than 85 % of the area (mean gradient over 64x64 px below one
-level of 255 per px); smeared by compression or noise reduction; MATE's photographs, which are under the GPL. The split
-`held_out` is never trained on. The evaluation's clips and stereo pair are not among them.
-
-Files are copied without re-encoding into one flat folder:
-
-    lomiri_*.jpg plasma_*.jpg lxqt_*.png lxqt_*.jpg gcompris_*.webp
-    index.json   photographs: the columns above, width and height (px, upright), sha256; packages: archive, its SHA-256,
-                 licences; missing: members that this version of a package lacks
-
-Debian keeps one version of a package per release; the list is of release 12. Photographs that another release lacks are
-left out and reported.
+Files are copied without re-encoding into one flat folder, with an index.json: photographs (the columns above, width and
+height in px, upright, sha256), packages (archive, its SHA-256, licences), and the members that are missing in this
+version of a package, as in another release.
 
     python -m recipes.film_small.photographs                        # data/photographs; downloads 191 MB
     python -m recipes.film_small.photographs --archives FOLDER      # uses .deb files in FOLDER
@@ -63,7 +52,6 @@ class Photograph(NamedTuple):
 
 
 def read_list() -> list[Photograph]:
-    """Of photographs.csv, beside this module."""
     with Path(__file__).with_name("photographs.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     packages = {name: Package("deb", name, "", licence) for name, licence in PACKAGES.items()}
@@ -75,14 +63,14 @@ def fetch_photographs(
     archives: str | Path | None = None,
     photographs: Sequence[Photograph] | None = None,
 ) -> dict[str, Any]:
-    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written; `photographs`: by
-    default the list.
-
-    Raises FileExistsError (the folder has other contents), ConnectionError (a package cannot be downloaded), ValueError
-    (a damaged archive, one without any of these photographs, a photograph changed since)."""
+    """Contents of `folder`/index.json. An existing folder is checked, a missing one is written. FileExistsError,
+    ConnectionError; ValueError for a damaged archive, one without any of these photographs, a photograph changed since.
+    """
     target = Path(folder)
     if (target / INDEX).is_file():
-        return check_photographs(target)
+        index = json.loads((target / INDEX).read_text("utf-8"))
+        check_folder(target, {entry["file"]: entry["sha256"] for entry in index["photographs"]})
+        return index
     check_output_folder(target)  # before the downloads
     rows: dict[Package, list[Photograph]] = defaultdict(list)
     for row in read_list() if photographs is None else photographs:
@@ -103,20 +91,7 @@ def fetch_photographs(
     return dict(photographs=entries, packages=packages, missing=missing)
 
 
-def check_photographs(folder: Path) -> dict[str, Any]:
-    """Contents of its index. Raises ValueError unless every photograph in it is there and unchanged."""
-    path = folder / INDEX
-    try:
-        index = json.loads(path.read_text("utf-8"))
-        expected = {entry["file"]: entry["sha256"] for entry in index["photographs"]}
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is no index of photographs: move {folder} and fetch anew") from error
-    check_folder(folder, expected)
-    return index
-
-
 def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
-    """Writes a photograph; returns its entry in the index."""
     path = folder / row.name
     path.write_bytes(content)
     try:
@@ -129,10 +104,8 @@ def _write(folder: Path, row: Photograph, content: bytes) -> dict[str, Any]:
 
 
 def main(folder: tyro.conf.Positional[Path] = Path("data/photographs"), archives: Path | None = None) -> None:
-    """Write free photographs to FOLDER, unless they are there; packages in ARCHIVES are used instead of downloads
-    (191 MB, needs apt-get)."""
-    index = fetch_photographs(folder, archives)
-    photographs = index["photographs"]
+    """Write free photographs to FOLDER, unless they are there; packages from ARCHIVES, or downloads (191 MB)."""
+    photographs = (index := fetch_photographs(folder, archives))["photographs"]
     held_out = sum(entry["split"] != "train" for entry in photographs)
     pixels = sum(entry["width"] * entry["height"] for entry in photographs)
     for member in index["missing"]:

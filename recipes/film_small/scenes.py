@@ -1,13 +1,12 @@
 """A scene: flat textured layers, rendered at any time, and the exact flow from any time to any other.
 
-Frames. Each is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
+Each frame is sampled once from the textures, back to front, so all are equally sharp and occlusions exact. Texture
 positions are computed exactly on a grid of `CELL` pixels and interpolated to pixels by Catmull-Rom splines, with an
-error below 0.01 px even for the shortest waves of `motions.py`. Textures have about two of their pixels per picture
-pixel and nothing finer than the picture can show (`moving_photographs.py`), so cubic sampling does not alias.
+error below 0.01 px. Textures have about two of their pixels per picture pixel and nothing finer than the picture can
+show, so cubic sampling does not alias.
 
-Flow. The front-most layer of a pixel decides. Flow is given per cell of `stride` x `stride` pixels, at the cell's
-centre. It is valid if the whole cell shows one layer, not its soft edge, and the same point in the other frame is
-inside the picture and not covered.
+Flow is that of the front-most layer at the centre of each cell of `stride` x `stride` pixels. It is valid if the whole
+cell shows one layer, not its soft edge, and the same point in the other frame is inside the picture and not covered.
 
 Pixel (0, 0) has its centre at (0, 0). Times are in [0, 1]. Colours are 0 to 255 until the last step.
 """
@@ -30,17 +29,9 @@ EDGE = 2  # cells around those drawn, for the interpolation
 
 @dataclass(frozen=True)
 class Layer:
-    """A texture and its motion.
-
-    Attributes:
-      texture: RGBA, or RGB for the background, which is mirrored beyond its border.
-      corner: of the texture, upper left, in the layer's coordinates u; px.
-      density: texture pixels per pixel of u, along x and y.
-    """
-
-    texture: UInt8[np.ndarray, "h w c"]
-    corner: tuple[float, float]
-    density: tuple[float, float]
+    texture: UInt8[np.ndarray, "h w c"]  # RGBA, or RGB for the background, which is mirrored beyond its border
+    corner: tuple[float, float]  # of the texture, upper left, in the layer's coordinates u; px
+    density: tuple[float, float]  # texture pixels per pixel of u, along x and y
     motion: Motion
 
     def cells(self, time: float, size: int) -> tuple[int, int, int, int]:
@@ -75,20 +66,11 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Scene:
-    """Layers before a camera.
-
-    Attributes:
-      size: side of the picture, px; a multiple of 4.
-      layers: back to front; the first is the background.
-      exposure: duration around each time, of which `moments` are averaged.
-      light: natural logarithms of the growth of gain and gamma from t = 0 to t = 1.
-    """
-
-    size: int
-    layers: tuple[Layer, ...]
-    exposure: float = 0.0
+    size: int  # side of the picture, px; a multiple of 4
+    layers: tuple[Layer, ...]  # back to front; the first is the background
+    exposure: float = 0.0  # duration around each time, of which `moments` are averaged
     moments: int = 1
-    light: tuple[float, float] = (0.0, 0.0)
+    light: tuple[float, float] = (0.0, 0.0)  # logarithms of the growth of gain and gamma from t = 0 to t = 1
 
     def view(self, time: float) -> View:
         offsets = self.exposure * ((np.arange(self.moments) + 0.5) / self.moments - 0.5)

@@ -1,8 +1,7 @@
 """The view half-way between the cameras of a rectified stereo pair with true disparity.
 
-A stereo pair is a pair of frames with large motion and large occlusions. A point at (x, y) of the left view is at
-(x - d, y) of the right one, d its measured disparity, so at (x - d/2, y) for a camera half-way. That view was not
-photographed; it is computed where both views confirm it:
+A point at (x, y) of the left view is at (x - d, y) of the right one, d its measured disparity, so at (x - d/2, y) for a
+camera half-way. That view was not photographed; it is computed where both views confirm it:
 
 1. Forward splatting: each left pixel carries its d to x - d/2, to both neighbouring pixels. The largest d (the nearest
    point) wins. Pixels that nothing reaches are unknown.
@@ -11,10 +10,8 @@ photographed; it is computed where both views confirm it:
    within DEPTH_LIMIT), both samples are inside, their colours agree to within COLOUR_LIMIT (unlike in a mirror), and
    all this holds for its eight neighbours (edges are mixtures).
 
-Occluded ground, where methods have to invent, is mostly left out for all methods alike. The mean of two samples is
-slightly soft, as are the predictions of methods that warp both frames.
-
-Conventions: pictures are RGB in [0, 1]; disparity is in pixels, not finite where it was not measured.
+Occluded ground, where methods have to invent, is mostly left out for all methods alike. Pictures are RGB in [0, 1];
+disparity is in pixels, not finite where it was not measured.
 """
 
 from typing import NamedTuple
@@ -39,8 +36,7 @@ class MiddleView(NamedTuple):
 
 
 def middle_view(left: Picture, right: Float[np.ndarray, "_ _ 3"], disparity: Float[np.ndarray, "_ _"]) -> MiddleView:
-    """The view half-way between two rectified ones; `disparity` is of the left view. Raises ValueError for different
-    sizes."""
+    """The view half-way between two rectified ones; `disparity` is of the left view. ValueError for different sizes."""
     if not left.shape == right.shape == (*disparity.shape, 3):
         sizes = ", ".join(f"{x.shape[1]}x{x.shape[0]}" for x in (left, right, disparity))
         raise ValueError(f"left, right and disparity of {sizes} pixels: a rectified pair has one size")

@@ -1,9 +1,8 @@
 """Textures of layers: random pieces of photographs, or repeated patterns of them.
 
 Repeated patterns (windows, bricks, fences, stripes) match themselves at every period, and the right match follows only
-from the surroundings or from larger structure. A network that has not been trained on them takes the nearest match, at
-the coarse levels of its pyramid too, where stripes alias to slower ones. Photographs of nature have few such patterns,
-so some textures are laid out on a lattice.
+from the surroundings or from larger structure: a network that has not been trained on them takes the nearest match.
+Photographs of nature have few such patterns, so some textures are laid out on a lattice.
 """
 
 import cv2
@@ -51,9 +50,8 @@ def random_texture(
 
 
 def repeated(rng: np.random.Generator, texture: Texture, density: float) -> Texture:
-    """One random cell of `texture` on a lattice at a random angle, mixed with the texture.
-
-    `density`: texture pixels per pixel of the picture. A texture too small for three cells is returned unchanged."""
+    """One random cell of `texture` on a lattice at a random angle, mixed with the texture; a texture too small for
+    three cells is returned unchanged. `density`: texture pixels per pixel of the picture."""
     height, width = texture.shape[:2]
     sides = density * np.exp(rng.uniform(np.log(SHORTEST), np.log(LONGEST), 2))
     if rng.random() < STRIPES:

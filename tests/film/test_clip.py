@@ -22,10 +22,7 @@ import film
 from common.io.images import read_image, write_image
 from common.io.video_reader import probe, read_video
 from film.cli import main
-from film.clip import compute_plan
 from film.interpolator import Interpolator
-from film.io.options import Options
-from film.io.plan import make_plan
 from film.shots import is_still
 
 HEIGHT, WIDTH = 48, 64
@@ -178,13 +175,6 @@ def test_a_full_device_gets_half_of_the_plan_once(fades, monkeypatch, capsys, gi
     monkeypatch.setattr(Interpolator, "_tasks", partialmethod(fails, times=2))
     refused(MemoryError, film.convert, given, "again", network(), frames=3, match="640x480")
     assert len(plans) == 2
-
-
-def test_a_batch_is_in_the_plan(fades):
-    write_image("a.png", ramp(0).astype(np.float32) / 255)
-    for batch in (None, 8):
-        plan = compute_plan(network(), make_plan(["a.png", "a.png"], None, Options(batch=batch, memory="30GB")))
-        assert Interpolator(network(), (HEIGHT, WIDTH), plan=plan).batch == plan.batch == (batch or 1)
 
 
 def test_what_is_there_to_look_at(tmp_path, monkeypatch):

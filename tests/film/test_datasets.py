@@ -147,10 +147,7 @@ def test_a_folder_with_another_layout_is_refused_when_it_is_read(tmp_path, layou
     (lambda folder: decode(b"", "nothing"), "nothing"),
     (lambda folder: decode(b"text", "nothing"), "nothing"),
     (lambda folder: SnuFilm(folder), "2 paths"),
-    (lambda folder: Xiph(folder, scale=0), "scale is 0"),
     (lambda folder: Xiph(folder, length=3), "1 frames"),
-    (lambda folder: Xiph(folder, length=0), "length is 0"),
-    (lambda folder: XTest(folder, scale=0), "scale is 0"),
     (lambda folder: XTest(folder, multiple=5), "multiple is 5"),
 ])  # fmt: skip
 def test_impossible_options_and_lists_are_refused(tmp_path, make, value):

@@ -11,7 +11,7 @@ import pytest
 from toy import CONFIG
 
 from benchmarks import film as film_benchmark
-from benchmarks import film_limits, film_memory, photos
+from benchmarks import film_memory, photos
 from benchmarks.measuring import RowLog
 from film import compiled
 from film.config import FilmConfig
@@ -35,17 +35,6 @@ def test_a_case_answers_lines(small_process, monkeypatch, capsys):
     first, *runs, report = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["seconds"] > 0 and len(runs) == 2 and all(run["cpu"] > 0 for run in runs)
     assert report["flops"] > 3 * 24 * 16 and report["peak"] > 0 and not report["windows"]
-
-
-def test_rows_that_a_file_holds_are_not_measured_again(tmp_path, monkeypatch, capsys):
-    measured = []
-    monkeypatch.setattr(film_benchmark, "cells", lambda _, *key: measured.append(key) or [*key, *"123456"])
-    options = film_benchmark.Options(("paper", "small"), ("64x64",), ("pair",), rows=tmp_path / "rows.jsonl")
-    film_benchmark.main(options)
-    table = capsys.readouterr().out
-    film_benchmark.main(options)
-    assert measured == [("paper", "64x64", "pair"), ("small", "64x64", "pair")] and capsys.readouterr().out == table
-    assert RowLog(None).row({"a": 1}, lambda: {"b": 2}) == {"a": 1, "b": 2}
 
 
 def test_the_peak_of_a_clip(small_process, tmp_path):
@@ -86,13 +75,6 @@ def test_the_peak_of_a_process_is_its_own():
     assert 4e8 < json.loads(found)["peak"] < 4.5e8 and limited == "1 False"
 
 
-@pytest.mark.slow
-def test_the_limits_in_small(tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    film_limits.main("96x64", "97x64", "96x64", (4,), rows)
-    assert len(rows.read_text().splitlines()) == 3 and len(capsys.readouterr().out.splitlines()) == 5
-
-
 def test_a_known_shake_and_exposure_are_found():
     noise = np.random.default_rng(0).random((40, 60, 3)).astype(np.float32)
     photo = cv2.resize(noise, (480, 320), interpolation=cv2.INTER_CUBIC).clip(0.05, 0.8)
@@ -100,13 +82,21 @@ def test_a_known_shake_and_exposure_are_found():
     assert pixels < 2 and stops < 0.1 and seconds > 0
 
 
-def test_a_row_without_an_option_is_not_taken_for_one_with_it(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(film_benchmark, "cells", lambda options, *key: [*key, f"{options.untiled}"])
-    rows = tmp_path / "rows.jsonl"
-    for untiled in (True, False):
-        film_benchmark.main(film_benchmark.Options(("small",), ("64x64",), ("pair",), untiled=untiled, rows=rows))
+def test_rows_that_a_file_holds_are_not_measured_again_with_the_same_options(tmp_path, monkeypatch, capsys):
+    measured, rows = [], tmp_path / "rows.jsonl"
+
+    def cells(options, *key):
+        measured.append((*key, options.untiled))
+        return [*key, f"{options.untiled}"]
+
+    monkeypatch.setattr(film_benchmark, "cells", cells)
+    for untiled in (True, False, True):
+        options = film_benchmark.Options(("small",), ("64x64",), ("pair",), untiled=untiled, rows=rows)
+        film_benchmark.main(options)
         assert f"| pair | {untiled} |" in capsys.readouterr().out
+    assert measured == [("small", "64x64", "pair", True), ("small", "64x64", "pair", False)]
     old = {"model": "paper", "size": "64x64", "kind": "pair", "reference": False, "cells": ["of an old file"]}
     rows.write_text(json.dumps(old) + "\n")
     film_benchmark.main(film_benchmark.Options(("paper",), ("64x64",), ("pair",), rows=rows))
     assert "of an old file" in capsys.readouterr().out
+    assert RowLog(None).row({"a": 1}, lambda: {"b": 2}) == {"a": 1, "b": 2}

@@ -19,7 +19,7 @@ from film import moments
 from film.compiled import CompiledFilm, Quality
 from film.interpolator import Interpolator, interpolate
 from film.model import Film
-from film.planning import ComputePlan, make_compute_plan
+from film.planning import ComputePlan
 
 SIZE = (16, 24)
 THIRD = Fraction(1, 3)
@@ -100,15 +100,6 @@ def test_padding_to_64_equals_the_reference():
     assert Interpolator(network(CONFIG), (7, 17), align=4).zeros == [(0, 1), (1, 2)]  # the odd pixel goes after
 
 
-@pytest.mark.parametrize(("inputs", "times"), [(2, 0), (4, 1), (3, 3)])
-def test_the_number_of_frames(inputs, times):
-    given = photos(inputs)
-    frames = list(interpolate(network(CONFIG), given, times, devices=single()))
-    assert len(frames) == (inputs - 1) * 2**times + 1
-    np.testing.assert_array_equal(frames[:: 2**times], given)
-    assert all(frame.shape == (*SIZE, 3) and frame.dtype == np.float32 for frame in frames)
-
-
 def test_a_moment_is_the_networks_own_or_a_midpoint_of_midpoints():
     (x0, x1), halving, direct = photos(2), network(CONFIG), network(DIRECT)
     third, half = frames_at(direct, THIRD, moments.HALF)
@@ -133,7 +124,6 @@ def test_the_same_moment_gets_the_same_frame_whatever_else_is_asked(config):
 
 
 def test_midpoints_of_midpoints():
-    assert moments.even(3) == [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
     for count in (2, 199, 383, 999):
         wanted = moments.even(count)
         nearest = moments.of_midpoints(wanted)
@@ -142,16 +132,14 @@ def test_midpoints_of_midpoints():
             assert abs(near - moment) <= moments.NEAR and 64 % near.denominator == 0
             assert moments.of_midpoints([moment, THIRD])[0] == near  # whatever else is asked
     assert [moments.halvings(parts) for parts in (1, 2, 32, 3, 0, 2**17)] == [0, 1, 5, 6, 6, 6]
-    fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64)]
-    assert moments.of_midpoints(fine) == fine
-    finest = Fraction(3, 2**16)
-    assert moments.of_midpoints([finest]) == [finest] and moments.of_midpoints([finest / 2]) == [0]
+    fine = [Fraction(3, 128), Fraction(5, 256), Fraction(1, 64), Fraction(3, 2**16)]
+    assert moments.of_midpoints(fine) == fine and moments.of_midpoints([fine[-1] / 2]) == [0]
     floats = [0.1, 1 / 3, 0.5, 0.7]  # each is k / 2^n, too fine to be reached by midpoints
     assert moments.of_midpoints([Fraction(x) for x in floats]) == [Fraction(k, 32) for k in (3, 11, 16, 22)]
-    path = {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
-    assert moments.closure([Fraction(3, 8)]) == path
-    assert moments.closure([Fraction(3, 8)], {Fraction(1, 4), Fraction(1, 2)}) == {Fraction(3, 8)}
-    assert moments.closure([Fraction(0), Fraction(1)]) == set()
+    assert moments.closure([Fraction(3, 8)]) == {Fraction(1, 2), Fraction(1, 4), Fraction(3, 8)}
+    assert moments.closure([Fraction(3, 8), Fraction(1)], {Fraction(1, 4), Fraction(1, 2), Fraction(1)}) == {
+        Fraction(3, 8)
+    }
 
 
 @pytest.mark.parametrize("most", [1, 4, 32])
@@ -199,11 +187,6 @@ def test_no_more_is_kept_than_planned_and_the_frames_are_the_same(encodings, mon
     np.testing.assert_allclose(frames, frames_at(network(CONFIG), *moments.even(15), plan=whole(8)), atol=2e-5)
 
 
-def test_an_ensemble_that_keeps_nothing_is_the_same():
-    frames = [frames_at(network(DIRECT), THIRD, quality=Quality(ensemble=True), plan=whole(kept)) for kept in (0, 2)]
-    np.testing.assert_allclose(*frames, atol=2e-5)
-
-
 def test_a_sequence_encodes_each_frame_once_and_keeps_two(encodings):
     given = photos(5)
     frames = list(interpolate(network(DIRECT), given, moments=moments.even(2), devices=single()))
@@ -222,13 +205,6 @@ def test_an_array_that_is_filled_again_is_another_frame():
     (frame,) = interpolator.between(buffer, x1, [THIRD])
     (expected,) = Interpolator(network(DIRECT), SIZE, plan=whole(), devices=single()).between(x0[::-1], x1, [THIRD])
     np.testing.assert_allclose(frame, expected, atol=1e-6)
-
-
-def test_little_is_alive_however_many_frames_come(encodings):
-    for _ in itertools.islice(interpolate(network(CONFIG), itertools.cycle(photos(3)), times=4, devices=single()), 70):
-        pass
-    gc.collect()
-    assert len(encodings.frames) >= 35 and encodings.most <= 6 and encodings.alive == 0
 
 
 def test_inputs_are_consumed_as_needed_up_to_a_bad_one():
@@ -317,26 +293,24 @@ def test_what_is_read_ahead_has_an_end_and_an_error_comes_last():
     assert len(made) == 50 and all(frame is given[0] for frame in made)
 
 
-def test_an_ensemble_does_not_know_directions():
-    """Time backwards gives the same frame, a mirrored pair the mirrored frame."""
+@pytest.mark.parametrize("kept", [0, 2])
+def test_an_ensemble_does_not_know_directions(kept):
+    """Time backwards gives the same frame, a mirrored pair the mirrored frame, also where nothing is kept."""
     x0, x1 = photos(2)
 
-    def frame(x0, x1, moment, ensemble=True) -> np.ndarray:
-        quality = Quality(ensemble)
-        return next(Interpolator(network(DIRECT), SIZE, quality=quality, devices=single()).between(x0, x1, [moment]))
+    def frame(x0, x1, moment, **quality) -> np.ndarray:
+        interpolator = Interpolator(
+            network(DIRECT), SIZE, plan=whole(kept), quality=Quality(**quality), devices=single()
+        )
+        return next(interpolator.between(x0, x1, [moment]))
 
-    expected = frame(x0, x1, Fraction(1, 4))
-    np.testing.assert_allclose(frame(x1, x0, Fraction(3, 4)), expected, atol=1e-6)
-    np.testing.assert_allclose(frame(x0[:, ::-1], x1[:, ::-1], Fraction(1, 4))[:, ::-1], expected, atol=1e-6)
-    for backwards, moment in ((False, Fraction(1, 4)), (True, Fraction(3, 4))):
-        plain = frame(*((x1, x0) if backwards else (x0, x1)), moment, ensemble=False)
-        assert np.abs(plain - expected).max() > 1e-3
-
-
-def test_bfloat16_is_near_float32():
-    exact, rough = (frames_at(network(DIRECT), THIRD, quality=Quality(precision=p))[0] for p in ("float32", "bfloat16"))
-    assert rough.dtype == np.float32
-    assert 1e-6 < np.abs(rough - exact).mean() < 0.01
+    expected, quarter = frame(x0, x1, Fraction(1, 4), ensemble=True), Fraction(1, 4)
+    np.testing.assert_allclose(frame(x1, x0, 1 - quarter, ensemble=True), expected, atol=1e-6)
+    mirrored = frame(x0[:, ::-1], x1[:, ::-1], quarter, ensemble=True)
+    np.testing.assert_allclose(mirrored[:, ::-1], expected, atol=1e-6)
+    plain, rough = frame(x0, x1, quarter), frame(x0, x1, quarter, precision="bfloat16")
+    assert np.abs(plain - expected).max() > 1e-3 and np.abs(frame(x1, x0, 1 - quarter) - expected).max() > 1e-3
+    assert rough.dtype == np.float32 and 1e-6 < np.abs(rough - plain).mean() < 0.01
 
 
 @both
@@ -348,18 +322,6 @@ def test_where_nothing_moves_the_network_does_not_run(config, monkeypatch):
         frames = list(Interpolator(network(config), SIZE, devices=single()).between(x0, after, wanted))
         for frame, moment in zip(frames, wanted, strict=True):
             np.testing.assert_allclose(frame, x0 + float(moment) * (after - x0), atol=1e-6)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("size", "scale", "quality"), [
-    ((33, 45), 4, Quality(ensemble=True)),
-    ((5, 70), 2, Quality(precision="bfloat16")),
-])  # fmt: skip
-def test_flow_from_a_lower_scale_in_any_size(size, scale, quality):
-    plan = make_compute_plan(DIRECT, size, memory=1e9, flow_scale=scale)
-    interpolator = Interpolator(network(DIRECT), size, plan=plan, quality=quality, devices=single())
-    (frame,) = interpolator.between(*photos(2, size), [THIRD])
-    assert frame.shape == (*size, 3) and np.isfinite(frame).all()
 
 
 @pytest.mark.slow
@@ -390,6 +352,6 @@ def test_unfit_inputs_are_refused(frames, options, value):
     refused(ValueError, list, interpolate(network(CONFIG), iter(frames), **options), match=value)
 
 
-@pytest.mark.parametrize(("name", "value"), [("times", -1), ("times", 17), ("batch", 0), ("align", -1)])
+@pytest.mark.parametrize(("name", "value"), [("times", 17), ("batch", 0), ("align", -1)])
 def test_unfit_numbers_are_refused_before_any_frame_is_asked_for(name, value):
     refused(ValueError, interpolate, network(CONFIG), iter(()), **{name: value}, match=f"{name}={value}")

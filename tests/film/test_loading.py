@@ -47,7 +47,6 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 
 def test_names_the_default_and_an_unknown_name(shipped):
-    assert pretrained.SHIPPED.names() == ["film-other", "film-small"]
     assert_same_parameters(film.load(), toy(seed=1))
     assert_same_parameters(film.load("film-other"), toy(seed=2))
     refused(FileNotFoundError, film.load, "film-huge", match=r"film-huge.*film-other, film-small")

@@ -1,6 +1,5 @@
 """Plans: everything that can go wrong beforehand does so beforehand, once, and costs little."""
 
-import dataclasses
 import sys
 from collections import Counter, namedtuple
 from fractions import Fraction
@@ -118,28 +117,6 @@ def test_a_name_of_the_work_changes_with_inputs_and_what_changes_frames(photos):
     before = job()
     write_image(photos[0], read_image(photos[1]), overwrite=True)
     assert job() != before
-
-
-def test_options_are_spelled_once():
-    groups = filter(dataclasses.is_dataclass, Options.__bases__)
-    names = [field.name for group in groups for field in dataclasses.fields(group)]
-    assert sorted(names) == sorted({field.name for field in dataclasses.fields(Options)})
-
-
-@pytest.mark.parametrize(("name", "value"), [
-    ("fit", "stretch"),
-    ("audio", "kept"),
-    ("precision", "int8"),
-    ("frames", 2.5),
-    ("frames", "5"),
-    ("quality", "18"),
-    ("overwrite", "no"),
-    ("batch", True),
-])  # fmt: skip
-def test_a_value_that_an_option_does_not_take_is_refused(name, value):
-    options = Options()
-    object.__setattr__(options, name, value)  # the tests' own check of types would come before
-    refused(ValueError, options.__post_init__, match=name)
 
 
 def test_numbers_may_be_texts_or_numbers(photos):

@@ -32,13 +32,6 @@ def test_doubling_equals_the_general_path(size):
     np.testing.assert_allclose(doubled, general, atol=1e-6)
 
 
-@pytest.mark.parametrize("resize", [resize_bilinear, resize_nearest])
-def test_the_same_size_and_flat_maps_stay(resize):
-    x = jnp.asarray(maps(5, 7))
-    np.testing.assert_array_equal(resize(x, (5, 7)), x)
-    np.testing.assert_allclose(resize(jnp.full((1, 5, 7, 2), 0.3), (11, 13)), np.full((1, 11, 13, 2), 0.3), atol=1e-6)
-
-
 @pytest.mark.parametrize(("height", "width"), [(6, 8), (7, 9)])
 def test_pooling_is_the_mean_of_blocks_without_the_odd_line(height, width):
     x = maps(height, width)

@@ -13,7 +13,7 @@ import film.ops.row_tiling
 from common.nn.remat import remat
 from film.model import Film, FilmConfig
 from film.ops.convolution import Conv, conv2d, leaky_relu
-from film.ops.row_tiling import EVEN, FEWEST, by_rows, even_share
+from film.ops.row_tiling import EVEN, FEWEST, by_rows
 from film.warp import backward_warp
 
 KINDS = {"bilateral": {}, "paper": dict(bilateral=False, blend=False, correlation_radius=())}
@@ -68,11 +68,6 @@ def test_gradients_of_tiles(wrap, small_tiles):
     gradients = [jax.jit(jax.grad(partial(value, tiles), (0, 1, 2)))(image, flow, kernel) for tiles in (True, False)]
     for tiled, whole in zip(*gradients, strict=True):
         np.testing.assert_allclose(tiled, whole, atol=1e-4 * float(jnp.abs(whole).max()))
-
-
-def test_an_even_share_divides_and_fits():
-    assert [even_share(12, 10, most) for most in (5, 10, 39, 50, 60, 1000)] == [1, 1, 3, 4, 6, 12]
-    assert even_share(13, 10, 100) == 1
 
 
 def stack(reach: int):

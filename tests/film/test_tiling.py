@@ -10,7 +10,6 @@ from recipe import scene
 from refusal import refused
 from toy import CONFIG, DIRECT, toy
 
-import film
 from common.nn.tiling import GRID, MARGIN, OVERLAP, Tiling
 from film.compiled import CompiledFilm
 from film.interpolator import Interpolator
@@ -107,14 +106,3 @@ def test_windows_where_nothing_moves_are_not_computed(monkeypatch):
     (frame,) = interpolator.between(x0, x1, even(1))
     assert len(encoded) == 2  # the first window
     np.testing.assert_allclose(frame[300:], x0[300:], atol=1e-6)
-
-
-@pytest.mark.slow
-def test_the_shipped_weights_show_no_seam(monkeypatch):
-    """Flow of windows begins at half the size, that of the whole at the coarsest level: frames differ a little."""
-    model = film.load()
-    whole, tiled = (frames(model, plan) for plan in (ComputePlan(IMAGE, IMAGE, 1, 2, 1, 0.0), TILED))
-    assert np.abs(tiled - whole).mean() < 1 / 255
-    assert max(seams(tiled - whole)) < 3
-    monkeypatch.setattr("film.interpolator.Tiling", partial(Tiling, overlap=0))
-    assert min(seams(frames(model, TILED) - whole)) > 10

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from film.timeline import Timeline, of_movie, snapped
+from film.timeline import of_movie, snapped
 
 NTSC = Fraction(24000, 1001)
 
@@ -23,10 +23,3 @@ def test_times_in_milliseconds_are_put_on_a_constant_rate():
     for number in range(5000):
         assert snapped(Fraction(round(1000 * number / NTSC), 1000), NTSC) == number / NTSC
     assert snapped(Fraction(1, 50), Fraction(30)) == Fraction(1, 50)
-
-
-def test_gaps_of_different_lengths():
-    timeline = Timeline(Fraction(10))
-    assert timeline.moments(Fraction(0), Fraction(1, 4)) == [0, Fraction(2, 5), Fraction(4, 5)]
-    assert timeline.moments(Fraction(1, 4), Fraction(1, 2)) == [Fraction(1, 5), Fraction(3, 5)]
-    assert timeline.moments(Fraction(31, 100), Fraction(39, 100)) == []
