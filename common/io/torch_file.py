@@ -11,10 +11,13 @@ list of names (`_ALLOWED`), each with a stand-in that can only rebuild an array.
 
 A tensor is (storage, offset, size, stride), all counted in elements; several may share one storage. Names of nested
 dicts and module attributes are joined with dots ("extract.convs.0.weight"), other objects are left out, and a dict
-under the key "state_dict" replaces the whole file, as in training checkpoints.
+under the key "state_dict" replaces the whole file, as in training checkpoints. A small file can claim much (expanded
+storages, dicts that hold one another twice), so all that is made of it has budgets by its size.
 """
 
+import itertools
 import pickle
+import pickletools
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,6 +45,8 @@ _DTYPES = {
 }
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _DEEPEST = 64  # nested modules; a pickle can also hold a loop
+_BASE_BYTES, _BYTES_PER_BYTE = 64 << 20, 4  # of all tensors: at least, and for each byte of the file
+_MOST_ENTRIES = 100_000  # of dicts and modules, each time it is met
 _RESAVE = "re-save it as torch.save(model.state_dict(), 'weights.pth')"
 
 
@@ -54,9 +59,12 @@ def read_torch(path: str | Path) -> dict[str, np.ndarray]:
         if isinstance(root, Mapping) and isinstance(root.get("state_dict"), Mapping):
             root = root["state_dict"]
         tensors: dict[str, np.ndarray] = {}
-        for name, view in _walk(root, "", _DEEPEST):
+        total = 0
+        for name, view in _walk(root, "", _DEEPEST, itertools.count()):
             if name in tensors:
                 raise _Refused(f"two tensors are called {name}; {_RESAVE}")
+            if (total := total + view.nbytes) > _budget(path):
+                raise _Refused(f"its tensors are of more than {_budget(path):,} bytes; {_RESAVE}")
             tensors[name] = np.array(view, order="C")
     except _Refused as error:
         raise ValueError(f"{path}: {error}") from error
@@ -68,6 +76,11 @@ def read_torch(path: str | Path) -> dict[str, np.ndarray]:
     if not tensors:
         raise ValueError(f"{path}: holds no tensor; {_RESAVE}")
     return tensors
+
+
+def _budget(path: Path) -> int:
+    """Bytes that may become of a file."""
+    return _BASE_BYTES + _BYTES_PER_BYTE * path.stat().st_size
 
 
 class _Refused(ValueError):
@@ -137,8 +150,20 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 
+def _load(file: BytesIO | BufferedReader, storage: Callable[[Any, str, int], np.ndarray]) -> Any:
+    """The next pickle of a file."""
+    start = file.tell()
+    for code, value, _ in pickletools.genops(file):
+        if code.name.endswith("PUT") and (value or 0) > file.tell() - start:  # fewer bytes before it than objects
+            raise ValueError(f"a memo of {value} objects")
+    file.seek(start)
+    return _Unpickler(file, storage).load()
+
+
 def _read_zip(path: Path) -> Any:
     with zipfile.ZipFile(path) as archive:
+        if sum(member.file_size for member in archive.infolist()) > _budget(path):
+            raise _Refused(f"its members unpack to more than {_budget(path):,} bytes; {_RESAVE}")
         names = [name for name in archive.namelist() if fullmatch(r"([^/]+/)?data\.pkl", name)]
         if len(names) != 1:
             raise _Refused(f"a zip file without data.pkl, so not a PyTorch file; {_RESAVE}")
@@ -152,7 +177,7 @@ def _read_zip(path: Path) -> Any:
                 shared[key, dtype] = np.frombuffer(archive.read(f"{folder}data/{key}"), dtype, count=size)
             return shared[key, dtype]
 
-        return _Unpickler(BytesIO(archive.read(names[0])), storage).load()
+        return _load(BytesIO(archive.read(names[0])), storage)
 
 
 def _read_legacy(path: Path) -> Any:
@@ -168,7 +193,7 @@ def _read_legacy(path: Path) -> Any:
         return storages[key]
 
     with path.open("rb") as file:
-        magic, _protocol, system, root, keys = (_Unpickler(file, storage).load() for _ in range(5))
+        magic, _protocol, system, root, keys = (_load(file, storage) for _ in range(5))
         if magic != _LEGACY_MAGIC:
             raise ValueError("not a PyTorch file by its first bytes")
         if not system["little_endian"]:
@@ -180,8 +205,10 @@ def _read_legacy(path: Path) -> Any:
     return root
 
 
-def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, np.ndarray]]:
+def _walk(value: Any, name: str, depth: int, count: Iterator[int]) -> Iterator[tuple[str, np.ndarray]]:
     """Tensors of dicts and modules; lists are skipped (an optimiser has its groups in one)."""
+    if next(count) > _MOST_ENTRIES:
+        raise _Refused(f"more than {_MOST_ENTRIES:,} entries; {_RESAVE}")
     if isinstance(value, np.ndarray):
         yield name or "tensor", value
     children = getattr(value, "attributes", None) if isinstance(value, _ScriptModule) else value
@@ -189,4 +216,4 @@ def _walk(value: Any, name: str, depth: int) -> Iterator[tuple[str, np.ndarray]]
         if depth == 0:
             raise _Refused(f"modules nested deeper than {_DEEPEST} at {name}; {_RESAVE}")
         for key, child in children.items():
-            yield from _walk(child, f"{name}.{key}" if name else str(key), depth - 1)
+            yield from _walk(child, f"{name}.{key}" if name else str(key), depth - 1, count)
