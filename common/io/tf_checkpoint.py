@@ -16,6 +16,7 @@ import os
 import re
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,14 +26,8 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}  # or its im
 def read_tf_checkpoint(prefix_or_folder: str | Path) -> dict[str, np.ndarray]:
     """{TensorFlow key: array} of all tensors but text, sorted by key, with their stored shape and dtype."""
     prefix = find_prefix(prefix_or_folder)
-    for name, value in QUIET.items():
-        os.environ.setdefault(name, value)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import tensorflow
-    except ImportError as error:
-        raise ValueError(f'TensorFlow is missing: pip install "film-plugins-reveal[convert]" ({error})') from error
+    _check_shards(prefix)
+    tensorflow = _import_tensorflow()
     try:
         reader = tensorflow.train.load_checkpoint(str(prefix))
         dtypes = reader.get_variable_to_dtype_map()
@@ -40,7 +35,7 @@ def read_tf_checkpoint(prefix_or_folder: str | Path) -> dict[str, np.ndarray]:
         return {key: np.asarray(reader.get_tensor(key)) for key in keys}
     except (tensorflow.errors.OpError, RuntimeError, IndexError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(f"{prefix}: damaged TensorFlow checkpoint, copy all its files again: {reason}") from error
+        raise ValueError(f"{prefix}: damaged TensorFlow checkpoint, copy it again: {reason}") from error
 
 
 def find_prefix(path: str | Path) -> Path:
@@ -66,3 +61,28 @@ def find_prefix(path: str | Path) -> Path:
 
 def _index(prefix: Path) -> Path:
     return prefix.with_name(prefix.name + ".index")  # not with_suffix: "ckpt-1.5" has one of its own
+
+
+def _check_shards(prefix: Path) -> None:
+    """TensorFlow reports a missing shard late, as an error of memory maps."""
+    pattern = re.compile(re.escape(prefix.name) + r"\.data-(\d{5})-of-(\d{5})")
+    found = {match[0]: int(match[2]) for path in prefix.parent.iterdir() if (match := pattern.fullmatch(path.name))}
+    total = max(found.values(), default=1)
+    names = [f"{prefix.name}.data-{i:05d}-of-{total:05d}" for i in range(total)]
+    if missing := [name for name in names if name not in found]:
+        raise FileNotFoundError(f"{_index(prefix)}: copy its missing shards beside it: {', '.join(missing)}")
+
+
+def _import_tensorflow() -> Any:
+    ours = {name: value for name, value in QUIET.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import tensorflow
+    except ImportError as error:
+        raise ValueError(f'TensorFlow is missing: pip install "film-plugins-reveal[convert]" ({error})') from error
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
+    return tensorflow

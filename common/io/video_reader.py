@@ -36,6 +36,7 @@ from jaxtyping import Float
 from common.io.colour import Colour, frame_colour, to_rgb
 from common.io.files import require_file
 from common.io.images import most_pixels
+from common.io.movie_claims import check_frames, check_samples, no_frame
 
 T = TypeVar("T")
 
@@ -78,7 +79,7 @@ def probe(path: str | Path) -> VideoInfo:
     with open_video(path) as (container, stream):
         frame = next(iter(_Decoder(container, stream)), None)
         if frame is None:
-            raise _no_frame(path)
+            raise ValueError(no_frame(path))
         size = _square(frame, stream)
         a, b, *_ = _display_matrix(frame)
         width, height = size[::-1] if abs(b) > abs(a) else size
@@ -166,8 +167,8 @@ _OF_OTHER_FILES = {"hls", "dash", "concat", "image2", "imf", "webm_dash_manifest
 def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]:
     """The opened file and its main video stream; errors inside become one line, as in `probe`."""
     path = require_file(path)
-    most = most_pixels(path.stat().st_size)
-    pixels = {"max_pixels": str(most)}
+    check_samples(path)
+    pixels = {"max_pixels": str(most_pixels(path.stat().st_size))}
     formats = ",".join(sorted(av.formats_available - _OF_OTHER_FILES))
     options = pixels | {"protocol_whitelist": "file", "format_whitelist": formats}
     absolute = str(path.absolute())  # which names no protocol
@@ -184,9 +185,7 @@ def open_video(path: str | Path) -> Iterator[tuple[InputContainer, VideoStream]]
         stream = next((stream for stream in streams if best and stream.index == best.index), streams[0])
         if stream.codec_context is None:
             raise ValueError(f"{path} is of a codec that FFmpeg cannot decode here; convert it to H.264")
-        if stream.width * stream.height > most:
-            limit = f"the limit is {most / 1e6:,.0f} megapixels for a file of its size: convert it to smaller frames"
-            raise ValueError(f"{path} claims frames of {stream.width}x{stream.height}; {limit}")
+        check_frames(path, stream.width, stream.height, stream.frames)
         stream.codec_context.options = pixels  # for what the frames themselves say
         stream.thread_type = "AUTO"
         yield container, stream
@@ -204,13 +203,6 @@ def _one_line_errors(path: Path) -> Iterator[None]:
                 advice = "it was cut short while it was recorded or copied; copy it again, or repair it with untrunc"
                 raise ValueError(f"{path} has no readable index (moov): {advice}") from error
         raise ValueError(f"{path} is no video, or damaged ({error.strerror}); copy or convert it again") from error
-
-
-def _no_frame(path: str | Path) -> ValueError:
-    """Of a movie none of whose frames could be decoded: some say their size nowhere else."""
-    limit = f"{most_pixels(Path(path).stat().st_size) / 1e6:,.0f} megapixels"
-    way = "copy it again, or convert it to smaller frames"
-    return ValueError(f"{path} holds no frame of up to {limit} that can be decoded; {way}")
 
 
 class _Decoder:
@@ -291,7 +283,7 @@ def _timed(
             yield TimedFrame(stamp - origin, _image(held, stream, matrix), following - stamp)
         held, stamp = frame, following
     if held is None or origin is None or matrix is None:
-        raise _no_frame(path)
+        raise ValueError(no_frame(path))
 
     tick = held.time_base or Fraction(1, 1000)
     duration = (held.duration or 0) * tick

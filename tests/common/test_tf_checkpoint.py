@@ -5,6 +5,7 @@ Reading needs the extra `convert`; finding the bundle does not, and is tested wi
 
 import importlib.util
 import json
+import os
 import shutil
 import sys
 
@@ -65,17 +66,28 @@ def test_no_bundle_here(tmp_path):
         assert str(tmp_path / name) in refused(FileNotFoundError, read_tf_checkpoint, tmp_path / name)
 
 
+def test_a_missing_shard_is_named(tmp_path):
+    prefix = tmp_path / "ckpt-3"
+    shutil.copy(CHECKPOINT / "ckpt-3.index", tmp_path)
+    assert "ckpt-3.data-00000-of-00001" in refused(FileNotFoundError, read_tf_checkpoint, prefix)
+    (tmp_path / "ckpt-3.data-00001-of-00003").write_bytes(b"")
+    message = refused(FileNotFoundError, read_tf_checkpoint, prefix)
+    assert "00000-of-00003" in message and "00002-of-00003" in message and "00001" not in message
+
+
 @needs_tensorflow
 @pytest.mark.parametrize("damaged", ["ckpt-3.index", "ckpt-3.data-00000-of-00001"])
-def test_files_cut_short_or_missing(tmp_path, damaged):
+def test_files_cut_short(tmp_path, damaged):
     shutil.copytree(CHECKPOINT, tmp_path, dirs_exist_ok=True)
     data = (tmp_path / damaged).read_bytes()
     (tmp_path / damaged).write_bytes(data[: len(data) // 2])
     assert str(tmp_path) in refused(ValueError, read_tf_checkpoint, tmp_path)
-    (tmp_path / "ckpt-3.data-00000-of-00001").unlink()
-    assert str(tmp_path) in refused(ValueError, read_tf_checkpoint, tmp_path)
 
 
-def test_without_tensorflow_the_extra_is_named(monkeypatch):
+def test_without_tensorflow_the_extra_is_named_and_the_environment_kept(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
+    monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "1")
+    monkeypatch.delenv("TF_ENABLE_ONEDNN_OPTS", raising=False)
+    before = dict(os.environ)
     assert "film-plugins-reveal[convert]" in refused(ValueError, read_tf_checkpoint, SAVED_MODEL)
+    assert dict(os.environ) == before

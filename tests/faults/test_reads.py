@@ -2,6 +2,7 @@
 samples of `kills.py` and `endurance.py`."""
 
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -77,6 +78,31 @@ def test_clocks_that_jump(tmp_path, date):
     assert len(Memory(tmp_path / "m")) == 18
     assert load_weights(weights)[0]["a"].shape == FRAME.shape
     save_weights(weights, {"a": FRAME}, kind="k", config={}, overwrite=True)
+
+
+def movie(folder: Path, **samples: int) -> Path:
+    """Four frames; the tables of samples say other numbers."""
+    path = folder / "a.mp4"
+    write_clip(path, iter([FRAME] * 4), 4)
+    data = bytearray(path.read_bytes())
+    places = {"sizes": (b"stsz", 8), "times": (b"stts", 12), "chunks": (b"stsc", 16)}
+    for name, number in samples.items():
+        kind, skip = places[name]
+        at = data.index(kind) + skip
+        data[at : at + 4] = struct.pack(">I", number)
+        if name == "sizes":
+            data[at : at + 8] = struct.pack(">II", 1, number)  # a byte each, so that no table is needed
+    path.write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    "samples", [{"sizes": 10**9}, {"times": 10**9}, {"sizes": 50 * 10**6, "times": 50 * 10**6, "chunks": 50 * 10**6}]
+)
+def test_movies_of_more_samples_than_bytes(tmp_path, samples):
+    path = movie(tmp_path, **samples)
+    assert "samples" in refused(ValueError, probe, path)
+    assert str(path) in refused(ValueError, lambda: next(read_video(path)))
 
 
 def test_movies_of_large_frames(tmp_path):
