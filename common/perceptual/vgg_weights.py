@@ -13,19 +13,20 @@
 would be wrong at the zero-padded border.
 
 The classifier is ignored; every other tensor of a file must be used exactly once and every convolution filled, in the
-right shape (`common/weights/porting.py`). No code of a file is run.
+right shape (`common/weights/porting.py`). No code of a file is run; MATLAB and HDF5 are read in a process of their own
+(`common/io/isolated_arrays.py`).
 """
 
-import contextlib
 import importlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from common.io.files import require_file
+from common.io.isolated_arrays import read_isolated
 from common.io.torch_file import read_torch
 from common.perceptual.vgg import CONVOLUTIONS, MEAN, Params, Pooling, Vgg, layer_names, param_shapes, random_vgg
 from common.weights.model_file import load_weights, save_weights
@@ -68,41 +69,35 @@ def read_safetensors(path: Path) -> Read:
 
 
 def read_matconvnet(path: Path) -> Read:
-    """MatConvNet: `layers`, a row of structs, some with `weights`, {kernel, bias}; kernels as they are."""
-    from scipy.io import loadmat
-
-    source = {}
-    with _damage(path, "MATLAB"):
-        for cell in loadmat(path, variable_names=["layers"])["layers"].ravel():
-            layer = cell[0, 0]
-            name = str(layer["name"].item()) if "weights" in layer.dtype.names and layer["weights"].size else "fc"
-            if not name.startswith("fc"):
-                kernel, bias = layer["weights"].ravel()
-                source |= {f"{name}.kernel": kernel, f"{name}.bias": bias.ravel()}
+    """MatConvNet: kernels as they are."""
+    source = read_isolated("matconvnet", path)
     return _port(path, source, {key: key for key in source}), MEAN
 
 
 def read_keras(path: Path) -> Read:
     """Keras: weights or whole models, with named layers ("block1_conv1"), or numbered ones ("layers/conv2d_1/vars/0",
     the `.weights.h5` of Keras 3)."""
-    h5py, items = _import("h5py"), {}
-    with _damage(path, "HDF5"), h5py.File(path, "r") as file:
-        file.visititems(items.__setitem__)
-        sets = {
-            name: item for name, item in items.items() if isinstance(item, h5py.Dataset) and item.dtype.kind in "fiu"
-        }
-        source = {name: np.asarray(item) for name, item in sets.items() if not name.startswith("optimizer")}
+    _import("h5py")  # the child's error would not name the extra
+    source = read_isolated("hdf5", path)
     return _flip(_port(path, source, _keras_names(source))), MEAN
 
 
 def read_onnx(path: Path) -> Read:
     """ONNX made of a Keras VGG, with its layer names; only the initialisers are read."""
     onnx = _import("onnx")
-    with _damage(path, "ONNX in one file"):  # names that are no UTF-8 come as bytes
+    from google.protobuf.message import DecodeError
+
+    try:
         tensors = onnx.load(str(path), load_external_data=False).graph.initializer
-        if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
-            raise ValueError("its weights are in other files")
+    except DecodeError as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise ValueError(f"{path}: damaged or not ONNX ({reason})") from error
+    if any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in tensors):
+        raise ValueError(f"{path}: keeps its weights in other files; save it as one file")
+    try:  # names that are no UTF-8 come as bytes; the decoder has no error of its own
         source = {str(tensor.name): onnx.numpy_helper.to_array(tensor) for tensor in tensors}
+    except Exception as error:
+        raise ValueError(f"{path}: a damaged tensor ({str(error) or type(error).__name__}); copy it again") from error
     return _flip(_port(path, source, _keras_names(source), OIHW_TO_HWIO)), MEAN
 
 
@@ -147,16 +142,6 @@ def _port(path: Path, source: Arrays, names: Mapping[str, str], layout: Layout =
         return unflatten_like(port(source, table, target, ignore=lambda key: key not in names), target)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-@contextlib.contextmanager
-def _damage(path: Path, kind: str) -> Iterator[None]:
-    """Readers fail with nearly any type."""
-    try:
-        yield
-    except Exception as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise ValueError(f"{path}: damaged, or not {kind} ({reason})") from error
 
 
 def _flip(params: Params) -> Params:

@@ -394,4 +394,7 @@ READERS: dict[str, tuple[Make, Read]] = {
     "memory, keys": (partial(memory, "v00001-00000/keys.npy"), read_memory),
     "memory, payload": (partial(memory, "v00001-00000/payload.bin"), read_memory),
     "transformers, .bin": (bin_file, folder_of(open_folder)),
+    # the slowest: a child process each
+    "VGG, MATLAB": (partial(written, weight_files.matconvnet, "v.mat"), read_vgg),
+    "VGG, HDF5": (copied("common/vgg19_keras.weights.h5"), read_vgg),
 }
