@@ -63,8 +63,10 @@ def save_vgg(path: str | Path, network: Vgg, metadata: Mapping[str, Any] | None 
 def read_safetensors(path: Path) -> Read:
     """Our own format: "conv1_1.kernel", ...; the config of the header holds the mean."""
     source, header = load_weights(path, expect_kind=KIND)
-    with _damage(path, "VGG's"):
+    try:
         red, green, blue = map(float, header.config["mean"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{path}: its config is not VGG's ({error}); save it again") from error
     return _port(path, source, {key: key for key in source}), (red, green, blue)
 
 

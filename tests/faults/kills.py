@@ -1,6 +1,8 @@
-"""SIGKILL at random moments, while a program writes.
+"""SIGKILL at random moments, full disks and read-only disks, while a program writes.
 
     python tests/faults/kills.py --count 50              50 kills of each change: confirmed, lost, torn, left behind
+    python tests/faults/kills.py --full                  the same changes on disks that get full (root)
+    python tests/faults/kills.py --read-only             on a disk that nobody can write (root)
     python tests/faults/kills.py --writers 8 --count 50  8 programs that add to one memory, one of which is killed
 
 The program (a fork of this one) makes the same change again and again, and says so after each: confirmed. After the
@@ -16,7 +18,9 @@ import logging
 import multiprocessing
 import os
 import random
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -115,19 +119,31 @@ def numbered(write: Callable[[Path], Any], read: Callable[[Path], Any], suffix: 
     return Change(lambda folder: None, make, state)
 
 
-def build_next(folder: Path) -> int:
-    with Builder(folder / f"b{built(folder):05d}", LAYOUT, shard=100) as builder:  # an interrupted one goes on
+def build(folder: Path) -> None:
+    with Builder(folder, LAYOUT, shard=100) as builder:  # an interrupted one goes on
         while builder.count < 300:
             builder.add(*facts(100, builder.count))
-    return built(folder)
 
 
-def built(folder: Path) -> int:
-    memories = [Memory(manifest.parent) for manifest in folder.glob("b*/manifest.json")]
-    for memory in memories:
-        memory.verify()
-        assert len(memory) == 300
-    return len(memories)
+def built(folder: Path) -> None:
+    if (folder / "manifest.json").exists():
+        Memory(folder).verify()
+        assert len(Memory(folder)) == 300
+
+
+def builds(folder: Path) -> int:
+    return sum((one / "manifest.json").exists() for one in folder.glob("b*"))
+
+
+def build_next(folder: Path) -> int:
+    build(folder / f"b{builds(folder):05d}")
+    return builds(folder)
+
+
+def build_state(folder: Path) -> int:
+    for one in folder.glob("b*"):
+        built(one)
+    return builds(folder)
 
 
 def overwrite(folder: Path) -> int:
@@ -181,7 +197,7 @@ CHANGES = {
     "delete": of_memory(lambda memory: memory.delete(memory.rows().ids[:1])),
     "compact": of_memory(Memory.compact),
     "refresh": of_memory(refresh),
-    "build": Change(lambda folder: None, build_next, built),
+    "build": Change(lambda folder: None, build_next, build_state),
     "weights": Change(lambda folder: None, overwrite, overwritten),
     "image": numbered(lambda path: write_image(path, FRAME, bits=16), read_image, ".png"),
     "movie": numbered(lambda path: write_clip(path, iter([FRAME] * 4), 4), lambda path: list(read_video(path)), ".mp4"),
@@ -302,6 +318,46 @@ def kills(name: str, count: int, rng: random.Random) -> dict[str, int]:
     return row
 
 
+def on_a_disk(name: str, read_only: bool) -> dict[str, int]:
+    """On file systems in memory that have some KB left, or none, or cannot be written: the error names a file."""
+    change = CHANGES[name]
+    row = {"disks": 0, "confirmed": 0, "lost": 0, "torn": 0, "without a name": 0}
+    for left in (0,) if read_only else (0, 10, 100, 400):
+        with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch)
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", scratch], check=True)
+            try:
+                answer(lambda folder: change.begin(folder) or 0, place)
+                if read_only:
+                    subprocess.run(["mount", "-o", "remount,ro", scratch], check=True)
+                else:
+                    (place / "full").write_bytes(bytes(shutil.disk_usage(place).free - left * 1024))
+                before = answer(change.state, place)
+                process, receive = forked(some, change, place)
+                found = list(said(receive))
+                process.join()
+                errors = [one for one in found if isinstance(one, Exception)]
+                row["disks"] += len(errors)
+                row["without a name"] += any(not isinstance(e, OSError) or scratch not in str(e) for e in errors)
+                for error in errors:
+                    print(f"{name}: {error}", file=sys.stderr)
+                numbers = [one for one in found if isinstance(one, int)]
+                row["confirmed"] += len(numbers)
+                try:
+                    row["lost"] += answer(change.state, place) < max(numbers, default=before)
+                except (ValueError, OSError) as fault:
+                    row["torn"] += 1
+                    print(fault, file=sys.stderr)
+            finally:
+                subprocess.run(["umount", scratch], check=True)
+    return row
+
+
+def some(change: Change, folder: Path, say: Callable[[int], None]) -> None:
+    for _ in range(50):  # those that need no more room than they give back end here
+        say(change.make(folder))
+
+
 def writers(programs: int, count: int, rng: random.Random) -> dict[str, int]:
     """Programs that add to one memory at a time; in each of `count` rounds one of them is killed."""
     row = {"stops": count, "confirmed": 0, "lost": 0, "torn": 0, "refused": 0}
@@ -341,21 +397,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=0)
-    known = [*CHANGES, *COMMANDS, TRAINING]
-    parser.add_argument("--only", choices=known, nargs="*", metavar="CHANGE", help="these changes alone")
+    parser.add_argument(
+        "--only", choices=[*CHANGES, *COMMANDS, TRAINING], nargs="*", metavar="CHANGE", help="these changes alone"
+    )
+    parser.add_argument("--full", action="store_true", help="disks that get full; needs root")
+    parser.add_argument("--read-only", action="store_true", help="a disk that cannot be written; needs root")
     parser.add_argument("--writers", type=int, default=0, metavar="PROGRAMS", help="that add to one memory")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.getLogger("absl").setLevel(logging.ERROR)
     rng, failed, head = random.Random(options.seed), False, False
-    for name in [f"{options.writers} writers"] if options.writers else options.only or known:
-        one = (writers, options.writers) if options.writers else (kills, name)
-        row = one[0](one[1], options.count, rng)
+    disk = options.full or options.read_only
+    known = [*CHANGES] if disk else [*CHANGES, *COMMANDS, TRAINING]
+    names = [f"{options.writers} writers"] if options.writers else options.only or known
+    for name in names:
+        if options.writers:
+            row = writers(options.writers, options.count, rng)
+        elif disk:
+            row = on_a_disk(name, options.read_only)
+        else:
+            row = kills(name, options.count, rng)
         if not head:
             print("| change | " + " | ".join(row) + " |\n|" + " --- |" * (len(row) + 1))
             head = True
         print(f"| {name} | " + " | ".join(map(str, row.values())) + " |", flush=True)
-        failed |= any(row[column] for column in row if column not in ("stops", "confirmed"))
+        failed |= any(row[column] for column in row if column not in ("stops", "disks", "confirmed"))
     raise SystemExit(failed)
 
 
