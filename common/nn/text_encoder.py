@@ -125,7 +125,7 @@ class TextEncoder(nnx.Module):
         complete = self.final_layer_norm(hidden[-1])
         last = complete if skip == 0 else self.final_layer_norm(hidden[layers - skip])
         end = self.config.eos_token_id
-        pooled = complete[jnp.arange(len(tokens)), jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)]
+        pooled = complete[jnp.arange(tokens.shape[0]), jnp.argmax(tokens if end == OLD_END else tokens == end, axis=-1)]
         return TextStates(last, pooled if self.text_projection is None else self.text_projection(pooled), hidden)
 
 

@@ -50,7 +50,11 @@ def load(source: str | Path, dtype: Any = jnp.float32, *, variant: str | None = 
 def open_files(path: Path, variant: str | None = None) -> tuple[type[ControlNetwork], Component]:
     """The class of a network, its architecture and its tensors, which are not read yet; raises as `load`."""
     with about(path):
-        return _read_folder(path, variant) if path.is_dir() else _read_file(path)
+        if path.is_dir():
+            return _read_folder(path, variant)
+        if variant is not None:
+            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
+        return _read_file(path)
 
 
 def is_network(path: Path) -> bool:

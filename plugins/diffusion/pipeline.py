@@ -152,6 +152,11 @@ class Pipeline:
         self,
         prompts: str | Sequence[str],
         *,
+        negative: str | Sequence[str] = "",
+        seeds: int | Sequence[int] = 0,
+        image: Any = None,
+        mask: Any = None,
+        controls: Sequence[Any] = (),
         dtype: Any = None,
         batch: int | None = None,
         progress: Progress | None = None,
@@ -169,19 +174,22 @@ class Pipeline:
           controls: their effects are added: `plugins.control.load(...).on(condition)` and others.
           dtype: of the computation: "bfloat16", "float16", "float32"; None: the parameters' own. The sampler's state is
             always float32, and so is the VAE with "float16".
-          batch: batch size, the last batch padded. None: even batches that fit a usual accelerator.
+          batch: batch size, the last batch padded: one compilation for any number of images. None: even batches that
+            fit a usual accelerator.
           progress: called on the host with (calls of the UNet done, all of them, Plug-and-Play's inversion included).
           preview: shows images of what each step predicts (`preview.py`).
           mesh: devices to shard each batch over, axes of type Auto (`common.training.mesh.make_mesh()`).
-          options: fields of `GenerationConfig`, with a sampler's name or a `Sampler`.
+          options: fields of `GenerationConfig`: steps, sampler (a name or a `Sampler`), guidance, rescale, height,
+            width, strength, clip_skip, weighted, image_guidance, original, crop, tile.
 
         Raises ValueError before anything is computed. A prompt that is too long is a warning.
         """
-        request = make_request(self.base, prompts, **options)
+        conditions = {"image": image, "mask": mask, "controls": controls}
+        request = make_request(self.base, prompts, negative=negative, seeds=seeds, **conditions, **options)
         for line in request.truncated:
             warnings.warn(line, stacklevel=2)
-        settings = {"dtype": dtype, "batch": batch, "progress": progress, "preview": preview, "mesh": mesh}
-        return np.concatenate(list(self.run(request, **settings)))
+        reports = {"progress": progress, "preview": preview}
+        return np.concatenate(list(self.run(request, dtype=dtype, batch=batch, **reports, mesh=mesh)))
 
     def run(
         self,
@@ -338,8 +346,17 @@ class Pipeline:
         return save_base(folder, self.base, self.networks, dtype, overwrite=overwrite)
 
 
-def load(name_or_path: str | Path | None = None, dtype: Any = jnp.float32, **options: Any) -> Pipeline:
+def load(
+    name_or_path: str | Path | None = None,
+    dtype: Any = jnp.float32,
+    *,
+    tokenizer: str | Path | None = None,
+    prediction: str | None = None,
+    variant: str | None = None,
+    vae: str | Path | None = None,
+) -> Pipeline:
     """The pipeline of a base: arguments and errors as `read_base`, dtype as `load_networks`."""
+    options = {"tokenizer": tokenizer, "prediction": prediction, "variant": variant, "vae": vae}
     return from_files(read_base(name_or_path, **options), dtype)
 
 

@@ -25,9 +25,10 @@ BODY = {group.name: group for group in connections.BODY + connections.HEAD}
 
 def test_edges_equal_the_reference():
     image, truth = astronaut.photograph(), astronaut.reference()
-    edges, mask = canny(image), np.unpackbits(truth["canny_100_200"]).reshape(image.shape[:2])
-    assert edges.dtype == np.float32 and mask.sum() > 7_000
-    np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
+    for l2, name in ((False, "canny_100_200"), (True, "canny_100_200_l2")):
+        edges, mask = canny(image, l2=l2), np.unpackbits(truth[name]).reshape(image.shape[:2])
+        assert edges.dtype == np.float32 and mask.sum() > 7_000
+        np.testing.assert_array_equal(edges, np.repeat(mask[..., None], 3, -1).astype(np.float32))
     counts = [canny(image, *thresholds).sum() for thresholds in ((300, 400), (100, 200), (20, 40), (0, 0))]
     assert counts == sorted(counts) and counts[0] > 0
     for shape in ((1, 1, 3), (1, 7, 3), (33, 17, 3)):
@@ -234,7 +235,8 @@ RAMP = np.linspace(1, 4, 12, dtype=np.float32).reshape(3, 4)
     (lambda: draw_holistic(Landmarks(), (8, 8)), "landmarks"),
     (lambda: mirror("pose", IMAGE), "'pose'.* canny, face, holistic, depth"),
     (lambda: conditions.make("pose", IMAGE), "'pose'.* canny, face, holistic, depth"),
-    (lambda: conditions.make("canny", IMAGE, most=2), "'most'.* low, high"),
+    (lambda: canny(IMAGE, aperture=4), "aperture 4"),
+    (lambda: conditions.make("canny", IMAGE, most=2), "'most'.* low, high, aperture, l2"),
     (lambda: conditions.make("face", IMAGE, landmarks=astronaut.face(), most=0), "0"),
     (lambda: conditions.make("mask", IMAGE, mask=np.zeros((3, 3), np.float32)), r"\(3, 3\).* \(6, 8\)"),
     (lambda: conditions.make("mask", IMAGE, threshold=1), "threshold 1"),

@@ -204,6 +204,7 @@ def test_wrong_sources_and_arguments(tmp_path):
     misfit = write(tmp_path / "misfit" / WEIGHTS, {"extra.weight": ZERO}, stored_json("t2i_adapter"))
     for call, error, value in (
         (lambda: load(folder("unet")), ValueError, "UNet2DConditionModel"),
+        (lambda: load(file, variant="fp16"), ValueError, "fp16"),
         (lambda: load(folder("t2i_adapter"), "int8"), ValueError, "int8"),
         (lambda: load(misfit.parent), ValueError, "extra.weight"),
         (lambda: load(tmp_path), FileNotFoundError, file.name),

@@ -103,6 +103,7 @@ def test_sources_without_the_network(tmp_path):
         (lambda: load_unet(tmp_path / "nowhere"), FileNotFoundError, "nowhere"),
         (lambda: load_vae(tmp_path), FileNotFoundError, "diffusion_pytorch_model"),
         (lambda: load_vae(lora), ValueError, "lora_unet_mid"),
+        (lambda: load_unet(lora, variant="fp16"), ValueError, "'fp16'"),
         (lambda: load_vae(folder("vae"), "int8"), ValueError, "int8.*float32, float16, bfloat16"),
         (lambda: load_vae(cut.parent), ValueError, WEIGHTS),
     ):

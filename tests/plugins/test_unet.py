@@ -137,6 +137,11 @@ def test_bfloat16_all_the_way(small):
 
 
 @pytest.mark.parametrize("change, message", [
+    ({"x": jnp.zeros((2, 5, 7, 4))}, "(2, 5, 7, 4)"),
+    ({"t": jnp.zeros(3)}, "(3,)"),
+    ({"context": jnp.zeros((2, 4, 7))}, "(2, 4, 7)"),
+    ({"context": jnp.zeros((1, 4, 6))}, "(1, 4, 6)"),
+    ({"remat": True, "tap": lambda name, value: value}, "remat"),
     ({"level_features": [jnp.zeros((2, 5, 7, 8))]}, "1 level_features"),
     ({"level_features": [None, jnp.zeros((2, 2, 4, 12))]}, "level_features[1] has shape (2, 2, 4, 12)"),
     ({"skip_residuals": [jnp.zeros((2, 5, 7, 8))] * 3}, "3 skip_residuals"),

@@ -122,6 +122,8 @@ def read_component(kind: str, path: Path, *, variant: str | None = None, xl: boo
             config = _read_config(kind, folder / CONFIG)
             stored = TensorFiles(*find_weights(folder, stem_of(kind), variant))
             return Component(config, Renamed(stored, from_folder(config, stored)))
+        if variant is not None:
+            raise ValueError(f"variant {variant!r} chooses a file in a folder, found no folder; leave it out")
         stored, beside, usual = TensorFiles(path), path.parent / CONFIG, KINDS[kind][0]
         prefix = single_file.prefix_of(kind, stored)
         if prefix is not None:

@@ -59,7 +59,7 @@ class TimeEmbedding(nnx.Module):
 
     def __call__(self, x: Float[Array, "b i"], condition: Float[Array, "b c"] | None = None) -> Float[Array, "b e"]:
         if self.cond_proj is not None:
-            assert condition is not None, "`check_conditions` asks for the guidance scale"
+            assert condition is not None, "`check_inputs` asks for the guidance scale"
             x = x + self.cond_proj(condition)
         return self.linear_2(silu(self.linear_1(x)))
 
@@ -144,7 +144,9 @@ class UNet(TimeEmbeddings):
           remat: keep only the inputs of each residual block and transformer for the gradient; not with a tap.
           tap: reads or replaces outputs of modules (`unet_blocks.py`), and "time_proj", "skips.0", "skips.1", ...
         """
-        check_conditions(self.config, guidance, pooled, sizes)
+        if remat and tap is not untouched:
+            raise ValueError("remat and tap are both given; a tap cannot read values that are computed twice, drop one")
+        check_inputs(self.config, x, jnp.shape(t), context, guidance, pooled, sizes)
         features, after_middle = check_added(self.config, x, level_features, skip_residuals, mid_residual)
         stage, context, config = rematerialised if remat else whole, context.astype(x.dtype), self.config
         t = jnp.broadcast_to(jnp.asarray(t), x.shape[:1])
@@ -167,18 +169,37 @@ class UNet(TimeEmbeddings):
         return self.conv_out(silu(self.conv_norm_out(x)))
 
 
-def check_conditions(config: UNetConfig, guidance: Any, pooled: Array | None, sizes: Array | None) -> None:
-    """Raises ValueError unless the network reads just these."""
+def check_inputs(
+    config: UNetConfig,
+    x: Array,
+    t_shape: tuple[int, ...],
+    context: Array,
+    guidance: Any = None,
+    pooled: Array | None = None,
+    sizes: Array | None = None,
+) -> None:
+    """Raises ValueError unless latents, time and text states fit this network and one another."""
+    batch = x.shape[0]
+    if x.shape[-1] != config.in_channels:
+        raise ValueError(f"x has shape {x.shape}; its last axis must be in_channels = {config.in_channels} (b h w c)")
+    if t_shape not in ((), (1,), (batch,)):
+        raise ValueError(f"t has shape {t_shape}; give one timestep, or one for each of the {batch} latents")
+    if context.shape[0] != batch or context.shape[2] != config.cross_attention_dim:
+        expected = f"({batch}, any, {config.cross_attention_dim})"
+        raise ValueError(f"context has shape {context.shape}; these latents and this network need {expected}")
     if (guidance is None) != (config.time_cond_proj_dim is None):
         takes = "takes none" if guidance is not None else "needs the scale that it works at"
         kind = f"time_cond_proj_dim {config.time_cond_proj_dim}"
         raise ValueError(f"guidance is {guidance}: a network with {kind} {takes}")
     found = None if pooled is None or sizes is None else (pooled.shape, sizes.shape)
-    if config.addition_embed_type is None or found is None:
-        fits = all(part is None for part in (config.addition_embed_type, pooled, sizes))
+    if config.addition_embed_type is None:
+        fits = pooled is None and sizes is None
+    elif found is None:
+        fits = False
     else:
-        width = found[0][1] + found[1][1] * (config.addition_time_embed_dim or 0)
-        fits = width == config.projection_class_embeddings_input_dim
+        (rows, width), (other, count) = found
+        width += count * (config.addition_time_embed_dim or 0)
+        fits = width == config.projection_class_embeddings_input_dim and rows == other == batch
     if not fits:
         kind = f"addition_embed_type {config.addition_embed_type}"
         raise ValueError(f"pooled and sizes have shapes {found}; a network of {kind} reads others (see UNet.__call__)")
