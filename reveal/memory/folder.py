@@ -44,29 +44,43 @@ class Busy(ValueError):
 
 
 class Lock:
-    """The lock of a folder, until it is closed or its program ends. A file system without locks keeps nobody out.
+    """The lock of a folder, or of the one that takes its place meanwhile, until it is closed or its program ends. A
+    file system without locks keeps nobody out.
 
     Raises OSError that names the file, and `Busy` if another program, `doing` something ("building"), still holds it
-    after `wait` seconds, or has replaced the folder meanwhile."""
+    after `wait` seconds."""
 
     def __init__(self, folder: Path, doing: str, wait: int | float = 0):
-        self._path, self._file, end = folder / LOCK, -1, time.monotonic() + wait
-        try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
-        except OSError as error:
-            raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
-        while not try_lock(self._file):
+        self._path, self._file = folder / LOCK, -1
+        end = time.monotonic() + wait
+        while not self._taken():
+            if self._file < 0:  # the program that had it until now has removed it
+                if not folder.is_dir():
+                    raise Busy(f"another program was {doing} {folder} until now; try again")
+                continue
             if time.monotonic() >= end:
                 holder = os.read(self._file, 200).decode("utf-8", "replace") or "another program"
                 self.close()
                 raise Busy(f"{holder} is {doing} {folder}; try again when it is done, or --wait SECONDS")
             time.sleep(PAUSE)
-        if not self._path.exists() or not os.path.samestat(os.fstat(self._file), self._path.stat()):
-            self.close()
-            raise Busy(f"another program was {doing} {folder} until now, or has put another in its place; try again")
         with contextlib.suppress(OSError):  # a full disk: others hear of "another program"
             os.ftruncate(self._file, 0)
             os.write(self._file, f"process {os.getpid()} on {socket.gethostname()}".encode())
+
+    def _taken(self) -> bool:
+        """Whether the lock is held now. A file that no longer has this path is closed."""
+        if self._file < 0:
+            try:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+            except OSError as error:
+                raise type(error)(f"cannot write {self._path}: {error.strerror}; give a writable place") from error
+        if not try_lock(self._file):
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(self._file), self._path.stat()):
+                return True
+        self.close()
+        return False
 
     def close(self) -> None:
         if self._file >= 0:

@@ -4,12 +4,11 @@ import dataclasses
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import memories
@@ -384,16 +383,20 @@ def test_a_memory_is_replaced_when_no_program_changes_it(folder, monkeypatch):
     assert len(Memory(folder)) == 7 and not list(folder.parent.glob(".*"))
 
 
-def test_a_lock_that_was_waited_for_is_not_that_of_a_new_folder(folder):
+def test_a_lock_that_is_waited_for_is_that_of_the_new_folder(folder):
     build(folder.parent / "new", 7, seed=3)
-    waiting = Memory(folder, wait=60)
-    with ThreadPoolExecutor() as pool:
-        with Lock(folder, "changing"):
-            change = pool.submit(waiting.delete, [1])
-            time.sleep(0.2)
-            folder.rename(folder.parent / "old")
-            (folder.parent / "new").rename(folder)
-        refused(Busy, change.result, match="try again")
+    locks = []
+    waiting = threading.Thread(target=lambda: locks.append(Lock(folder, "changing", wait=60)))
+    held = Lock(folder, "changing")
+    waiting.start()
+    waiting.join(0.2)
+    folder.rename(folder.parent / "old")
+    (folder.parent / "new").rename(folder)
+    shutil.rmtree(folder.parent / "old")
+    held.close()
+    waiting.join()
+    refused(Busy, lambda: Memory(folder).delete([1]))
+    locks[0].close()
     Memory(folder).delete([1])
 
 

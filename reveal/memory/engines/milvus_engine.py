@@ -128,6 +128,9 @@ class MilvusEngine:
             self._send(rows, None)
             if not self._call("has_collection", whole):
                 self._call("rename_collection", self.collection, whole)
+        except self._milvus.MilvusException:
+            if not self._call("has_collection", whole):
+                raise
         finally:
             if self._call("has_collection", self.collection):
                 self._call("drop_collection", self.collection)
