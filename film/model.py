@@ -19,7 +19,8 @@ scores.
 
 Sizes. Any size runs: pooling floors, and every resize has its level's size as its target. A side shorter than
 `FilmConfig.smallest_side` is padded with its edge and cropped again. The largest motion that can be resolved is about
-`2**(pyramid_levels - 1)` pixels times the convolutions of the coarsest predictor: 192 px for both presets.
+`2**(pyramid_levels - 1)` pixels times the convolutions of the coarsest predictor: 192 px for both presets, and
+less for a thing that is smaller than its motion; `matching` searches the whole frames.
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
 to level 1, `finish` adds level 0. `film.compiled` compiles `encode`, `coarse` and `finish` separately: it keeps
