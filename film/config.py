@@ -10,7 +10,7 @@ from common.checked import Checked, NotNegative, Positive, whole
 from common.nn.json_config import Layers
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
-KEY = 64  # channels of the keys of `matching`
+KEY, CELLS = 64, 4  # of `matching`: channels of a key, and the level whose pixels are its cells
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 
@@ -44,7 +44,7 @@ class FilmConfig(Checked):
         yield 0 <= self.sided_levels <= self.specialized_levels, "0 <= sided_levels <= specialized_levels"
         added = self.coverage or self.sided_levels or self.matching
         yield self.bilateral or not added, "coverage, sided_levels and matching need bilateral"
-        yield self.pyramid_levels > 4 or not self.matching, "matching needs 5 pyramid_levels or more"
+        yield self.pyramid_levels > CELLS or not self.matching, f"matching needs more than {CELLS} pyramid_levels"
 
     @classmethod
     def paper(cls) -> FilmConfig:

@@ -1,7 +1,7 @@
 """Global matching: flow from a search of the whole frames, at a sixteenth of their size.
 
 Coarse to fine, a predictor sees what is near: a thing that moves farther than its own size is gone from the levels on
-which its motion is small (`film.flow`). So at level `LEVEL` each cell of one frame is compared with all cells of the
+which its motion is small (`film.flow`). So at level `CELLS` each cell of one frame is compared with all cells of the
 other one, as in GMFlow (Xu et al., CVPR 2022) and LoFTR (Sun et al., CVPR 2021):
 
 1. `Matcher.encode`: a key for each cell of a frame, a unit vector, by a small encoder of the image at a quarter of its
@@ -28,16 +28,16 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from film.config import KEY
+from film.config import CELLS, KEY
 from film.ops.convolution import Conv, leaky_relu
 from film.ops.resample import average_pool
 from film.ops.row_tiling import even_share
 from film.warp import backward_warp, outside
 
-IMAGE, LEVEL = 2, 4  # levels of the image that keys are made of, and of cells
+IMAGE = CELLS - 2  # level of the image that keys are made of
 WIDTHS = ((24,), (48, 48), (96, 96, 96))  # 3x3 convolutions of the keys' encoder on levels 2, 3 and 4
 SCORER = 24  # channels
-EVIDENCE = 13  # channels, see `Matcher.propose`
+EVIDENCE = 13  # channels, see `Matcher.ends` and `Matcher.score`
 SCALE = 14.0  # initial factor of cosines in a softmax
 PAIRS = 1 << 24  # of cells that are compared at a time
 ROUNDS = (4, 2, 1)  # cells to the neighbours whose flow is a candidate
@@ -87,26 +87,29 @@ class Matcher(nnx.Module):
     def rounds(
         self, first: Keys, second: Keys, estimated: Flow, time: Float[Array, "b 1"]
     ) -> list[tuple[Candidates, Scores]]:
-        """The candidates of each round and their scores."""
+        """The candidates of each round, the first of them `estimated`, and their scores."""
         t, scale = time[:, :, None, None], jax.lax.stop_gradient(jnp.exp(self.scale[...]))  # the keys' loss trains it
         forward, backward = match(first, second, scale), match(second, first, scale)
         sides = Side(first, *forward, -t), Side(second, -backward[0], backward[1], 1 - t)
-        flow, rounds = estimated, []
+        same = [estimated]  # candidates of all rounds
+        for _, matches, _, share in sides:
+            followed = backward_warp(matches, share * backward_warp(matches, share * matches))
+            same += [matches, followed, *neighbours(matches, 1)]
+        known, flow, rounds = self.ends(sides, jnp.stack(same, axis=1)), estimated, []
         for cells in ROUNDS:
-            rounds.append(self.propose(sides, estimated, flow, cells))
+            around = neighbours(flow, cells)
+            candidates = jnp.stack([*same, flow, *around], axis=1)
+            ends = jnp.concatenate([known, self.ends(sides, candidates[:, len(same) :])], axis=1)
+            context = [[estimated], [flow], around, neighbours(flow, 1)]
+            rounds.append((candidates, self.score(candidates, ends, context, 1 - t, cells)))
             flow = best(*rounds[-1])
         return rounds
 
-    def propose(self, sides: tuple[Side, Side], estimated: Flow, flow: Flow, cells: int) -> tuple[Candidates, Scores]:
-        """A round, given the flow of the round before."""
-        around = neighbours(flow, cells)
-        candidates = [flow, estimated, *around]
-        for _, matches, _, share in sides:
-            followed = backward_warp(matches, share * backward_warp(matches, share * matches))
-            candidates += [matches, followed, *neighbours(matches, 1)]
-        stack = jnp.stack(candidates, axis=1)
-        batch, count, height, width, _ = stack.shape
-        each, flows = partial(jnp.repeat, repeats=count, axis=0), stack.reshape(-1, height, width, 2)
+    def ends(self, sides: tuple[Side, Side], candidates: Candidates) -> Float[Array, "b n h w 7"]:
+        """Evidence of where candidates lead to: in both frames how far the match there is from them, its certainty, and
+        whether it is outside of the picture; the similarity of both keys."""
+        batch, count, height, width, _ = candidates.shape
+        each, flows = partial(jnp.repeat, repeats=count, axis=0), candidates.reshape(-1, height, width, 2)
         keys, evidence = [], []
         for side in sides:
             way = each(side.share) * flows
@@ -114,16 +117,27 @@ class Matcher(nnx.Module):
             keys.append(looked_up[..., :KEY])
             evidence += [distance(looked_up[..., KEY:-1], flows), 0.3 * looked_up[..., -1:], outside(way)]
         evidence.append(4 * jnp.sum(keys[0] * keys[1], axis=-1, keepdims=True))
-        evidence += [distance(each(other), flows) for other in (estimated, flow)]
-        for others in (around, neighbours(flow, 1)):
-            evidence.append(sum(distance(each(other), flows) for other in others) / len(others))
-        constants = abs(1 - 2 * each(sides[1].share)), jnp.full_like(flows[:, :1, :1, :1], cells / max(ROUNDS))
-        evidence += [jnp.broadcast_to(constant, (*flows.shape[:3], 1)) for constant in constants]
-        x = leaky_relu(self.scorer[1](leaky_relu(self.scorer[0](jnp.concatenate(evidence, axis=-1)))))
-        x = x.reshape(batch, count, height, width, -1)
+        return jnp.concatenate(evidence, axis=-1).reshape(batch, count, height, width, -1)
+
+    def score(
+        self,
+        candidates: Candidates,
+        ends: Float[Array, "b n h w 7"],
+        context: list[list[Flow]],
+        left: Float[Array, "b 1 1 1"],
+        cells: int,
+    ) -> Scores:
+        """Scores by `ends`, the mean distance to the flows of each list of `context`, how far the time, of which there
+        is `left`, is from the middle, and the round."""
+        distances = [sum(distance(one[:, None], candidates) for one in flows) / len(flows) for flows in context]
+        constants = [abs(1 - 2 * left)[:, None], jnp.full((1, 1, 1, 1, 1), cells / max(ROUNDS), candidates.dtype)]
+        constants = [jnp.broadcast_to(constant, (*candidates.shape[:-1], 1)) for constant in constants]
+        evidence = jnp.concatenate([ends, *distances, *constants], axis=-1)
+        x = evidence.reshape(-1, *evidence.shape[2:])
+        x = leaky_relu(self.scorer[1](leaky_relu(self.scorer[0](x)))).reshape(*evidence.shape[:-1], SCORER)
         x = jnp.concatenate([x, jnp.broadcast_to(x.max(axis=1, keepdims=True), x.shape)], axis=-1)
-        x = leaky_relu(self.scorer[2](x.reshape(-1, height, width, x.shape[-1])))
-        return stack, self.scorer[3](x).reshape(batch, count, height, width)
+        x = leaky_relu(self.scorer[2](x.reshape(-1, *x.shape[2:])))
+        return self.scorer[3](x).reshape(candidates.shape[:-1])
 
 
 def best(candidates: Candidates, scores: Scores) -> Flow:
@@ -135,7 +149,7 @@ def unit(x: Keys) -> Keys:
     return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
 
 
-def distance(a: Flow, b: Flow) -> Map:
+def distance(a: Float[Array, "*n 2"], b: Float[Array, "*m 2"]) -> Float[Array, "*k 1"]:
     """log(1 + |a - b|)."""
     difference = a - b
     return jnp.log1p(jnp.sqrt(jnp.sum(difference * difference, axis=-1, keepdims=True)))

@@ -43,10 +43,9 @@ from jaxtyping import Array, Float
 from common.nn.init import split
 from common.nn.remat import remat as rematerialised
 from film import matching
-from film.config import FilmConfig
+from film.config import CELLS, FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
-from film.matching import Matcher
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
@@ -93,7 +92,7 @@ class Film(nnx.Module):
         self.extractor = FeatureExtractor(config, rngs=rngs)
         self.flow = FlowEstimator(config, rngs=rngs)
         self.fusion = Fusion(config, rngs=rngs)
-        self.matcher = Matcher(rngs=rngs) if config.matching else None
+        self.matcher = matching.Matcher(rngs=rngs) if config.matching else None
 
     def __call__(
         self,
@@ -146,10 +145,11 @@ class Film(nnx.Module):
             refined = [x.shape[1:3] for x in first].index(flow.shape[1:3])  # levels finer than the flow
             known = [x / 2**n for n, x in enumerate(image_pyramid(flow, max(1, fused - refined)))]
             known_backward, known_forward = [x[..., :2] for x in known], [x[..., 2:] for x in known]
-        elif self.matcher is not None and e0.keys is not None and e1.keys is not None:
-            refined = matching.LEVEL - 1
+        elif self.matcher is not None:
+            assert e0.keys is not None and e1.keys is not None
+            refined = CELLS - 1
             coarsest = first[refined:], second[refined:]
-            known_backward, known_forward = self._flows(*coarsest, time, matching.LEVEL, [], [], stage)
+            known_backward, known_forward = self._flows(*coarsest, time, CELLS, [], [], stage)
             matched = stage(self.matcher)(e0.keys, e1.keys, known_forward[0], time)
             known_backward[0], known_forward[0] = -matched, matched
         below = known_backward[:1], known_forward[:1]

@@ -34,7 +34,7 @@ from pathlib import Path
 import psutil
 
 from common.nn.tiling import GRID, OVERLAP
-from film.config import KEY, FilmConfig
+from film.config import CELLS, KEY, FilmConfig
 
 BASE, PER_PARAMETER, SHARE = 0.72e9, 7.8, 1.39
 ACCELERATOR = 2.3  # bytes of an accelerator for each byte of the model
@@ -193,7 +193,7 @@ def encoded_bytes(config: FilmConfig) -> tuple[float, float]:
     for level in range(config.fusion_pyramid_levels):
         channels[level] += 4  # the image, packed
     if config.matching:
-        channels[4] += KEY
+        channels[CELLS] += KEY
     finest, *coarser = (4 * count / 4**level for level, count in enumerate(channels))
     return finest, sum(coarser)
 

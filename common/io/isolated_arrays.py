@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from common.io.files import require_file
 
-SECONDS, BYTES_PER_SECOND = 4, 50_000_000  # of processor time: of the libraries, and for the bytes of the file
+SECONDS, BYTES_PER_SECOND = 3, 50_000_000  # of processor time: of the libraries, and for the bytes of the file
 BASE_BYTES, BYTES_PER_BYTE = 3 << 30, 4  # address space: of the libraries, and for each byte of the file
 
 

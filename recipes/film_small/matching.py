@@ -14,68 +14,37 @@ The second command adds what was trained to other weights.
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import tyro
 from flax import nnx
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 from common import terminal
-from common.nn.init import blank
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
-from film.config import FilmConfig
+from film.config import CELLS
 from film.io.weights import load, load_with_metadata, save
 from film.losses import TEACHER_LEVEL
-from film.matching import LEVEL, Candidates, Flow, Keys, Scores, unit
-from film.model import Film
+from film.matching import Candidates, Flow, Keys, Scores, unit
 from film.training.interpolation_task import FilmTask
 from film.warp import backward_warp
 
-TRAINED = "matcher"
 SOFTNESS = 0.5  # cells of error by which a candidate's target falls to 1/e
 MOST = 4.0  # cells; larger errors count as this
 IMITATION = 0.3  # weight of the cross entropy beside the expected error
 
 
 @dataclasses.dataclass(frozen=True)
-class MatchingTask:
-    """Keys and scorer of `film.matching.Matcher`; freeze the rest by `optim.multipliers`.
+class MatchingTask(FilmTask):
+    """Keys and scorer of `film.matching.Matcher`; freeze the rest by `optim.multipliers`. Of `FilmTask` losses and
+    metrics are not used."""
 
-    Attributes:
-      model: with `matching`.
-      start_from: the weights of all other parts, as in `FilmTask`.
-    """
-
-    model: FilmConfig
-    start_from: str | None = "film-small"
-
-    def __post_init__(self):
-        if not self.model.matching:
-            raise ValueError("matching is trained in a network that has it: give task.model.matching=true")
-
-    @functools.cached_property
-    def graphdef(self) -> nnx.GraphDef[Film]:
-        return blank(Film, self.model)[0]
-
-    @property
-    def film(self) -> FilmTask:
-        return FilmTask(self.model, start_from=self.start_from)
-
-    def init(self, key: PRNGKeyArray) -> Params:
-        return self.film.init(key)
-
-    def start(self) -> Params | None:
-        return self.film.start()
-
-    def frozen(self) -> dict[str, Any]:
-        return {}
+    def rules(self):
+        yield self.model.matching, "matching is trained in a network that has it: give task.model.matching=true"
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
         """`wrong_*` are shares of cells that are off by more than one: of the estimated flow, after each round, and of
@@ -89,31 +58,25 @@ class MatchingTask:
         """Losses and metrics of each scene."""
         model, time = nnx.merge(self.graphdef, params), batch["time"]
         (_, e0), (_, e1) = (model.encode(batch[name]) for name in ("x0", "x1"))
-        first, second = ((e.packs + e.features)[LEVEL - 1 :] for e in (e0, e1))
-        estimated = model.flow.bilateral(first, second, time, LEVEL)[0][..., 2:]
+        first, second = ((e.packs + e.features)[CELLS - 1 :] for e in (e0, e1))
+        estimated = model.flow.bilateral(first, second, time, CELLS)[0][..., 2:]
         assert model.matcher is not None and e0.keys is not None and e1.keys is not None
         fixed = jax.lax.stop_gradient((e0.keys, e1.keys, estimated))
-        flow0, flow1 = (at_cells(batch[name]) / 2**LEVEL for name in ("flow0", "flow1"))
+        flow0, flow1 = (at_cells(batch[name]) / 2**CELLS for name in ("flow0", "flow1"))
         seen = at_cells((batch["valid0"] * batch["valid1"])[..., None])[..., 0] > 0.5
         scale = jnp.exp(model.matcher.scale[...])
         ways = (e0.keys, e1.keys, flow0, flow1), (e1.keys, e0.keys, flow1, flow0)
         (keys0, unmatched0), (keys1, unmatched1) = (similarity_terms(*way, seen, scale) for way in ways)
         rounds = [choice_terms(*proposed, flow1 - flow0) for proposed in model.matcher.rounds(*fixed, time)]
-        choice = {"choice": sum(terms["choice"] for terms in rounds), "wrong_estimated": rounds[0]["wrong_first"]}
+        choice = {"choice": sum(terms["choice"] for terms in rounds), "wrong_estimated": rounds[0]["wrong_estimated"]}
         chosen = {f"wrong_{number}": terms["wrong_chosen"] for number, terms in enumerate(rounds)}
         keys = {"keys": keys0 + keys1, "unmatched": (unmatched0 + unmatched1) / 2}
         return keys | choice | chosen | {"wrong_best": rounds[-1]["wrong_best"]}
 
-    def pictures(self, params: Params, batch: Batch) -> Mapping[str, Float[np.ndarray, "h w 3"]]:
-        return self.film.pictures(params, batch)
-
-    def export(self, path: Path, params: Params, metadata: Mapping[str, Any]) -> Path:
-        return save(path, params, self.model, metadata, overwrite=True)
-
 
 def at_cells(x: Float[Array, "b h4 w4 c"]) -> Float[Array, "b h w c"]:
     """The values of known flow at the middle of each cell: where a cell shows two things, those of one of them."""
-    step = 2 ** (LEVEL - TEACHER_LEVEL)
+    step = 2 ** (CELLS - TEACHER_LEVEL)
     return x[:, step // 2 :: step, step // 2 :: step]
 
 
@@ -152,7 +115,7 @@ def choice_terms(candidates: Candidates, scores: Scores, truth: Flow) -> dict[st
     expected = jnp.sum(jnp.exp(logs) * jnp.minimum(errors - least, MOST), axis=1)
     differ = jnp.minimum(jnp.max(errors - least, axis=1), 1)
     chosen = jnp.take_along_axis(errors, jnp.argmax(scores, axis=1)[:, None], axis=1)[:, 0]
-    wrong = {"first": errors[:, 0], "chosen": chosen, "best": least[:, 0]}
+    wrong = {"estimated": errors[:, 0], "chosen": chosen, "best": least[:, 0]}
     loss = jnp.mean(differ * (IMITATION * entropy + expected), axis=(1, 2))
     return {"choice": loss} | {f"wrong_{name}": jnp.mean(1.0 * (x > 1), axis=(1, 2)) for name, x in wrong.items()}
 
@@ -165,14 +128,13 @@ def main(
     overwrite: bool = False,
 ) -> None:
     """Write `weights` with the matching of `trained`."""
-    donor, (model, header) = load_with_metadata(trained)[0], load_with_metadata(weights)
+    donor, (model, header) = load(trained), load_with_metadata(weights)
     if donor.matcher is None:
         raise ValueError(f"{trained} has no matching: name the run of film_small_matching, or weights made of it")
-    params = nnx.to_pure_dict(nnx.state(model)) | {TRAINED: nnx.to_pure_dict(nnx.state(donor.matcher))}
+    params = nnx.to_pure_dict(nnx.state(model)) | {"matcher": nnx.to_pure_dict(nnx.state(donor.matcher))}
     config = dataclasses.replace(model.config, matching=True)
     metadata = {**header.metadata, "matching": str(trained)}
     save(output, params, config, metadata, dtype=dtype, overwrite=overwrite)
-    load(output)
 
 
 if __name__ == "__main__":

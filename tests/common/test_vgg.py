@@ -137,5 +137,5 @@ def test_refusals(narrow):
 
 def test_a_file_that_keeps_the_reader_busy_is_refused():
     """A count that a flipped bit has made large: scipy reads for 4 to 9 seconds of the processor without a limit, which
-    is 4 seconds for so small a file."""
-    refused(ValueError, load_vgg, DATA / "endless.mat", match=r"endless\.mat.*(too long|could not read bytes)")
+    is 3 seconds for so small a file."""
+    refused(ValueError, load_vgg, DATA / "endless.mat", match=r"endless\.mat.*too long")

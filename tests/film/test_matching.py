@@ -14,7 +14,6 @@ from film import matching
 from film.io.weights import load, save_model
 from film.matching import KEY, Matcher, match, neighbours, unit
 from film.model import FilmConfig
-from film.warp import backward_warp
 
 CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True, matching=True)
 SCALE = jnp.array([20.0])
@@ -71,17 +70,9 @@ def test_neighbours_repeat_the_edge():
 @pytest.mark.parametrize("time", [0.25, 0.5, 1.0])
 def test_the_true_flow_is_among_the_candidates_and_the_best_score_decides(time, monkeypatch):
     """Scored by the similarity of keys alone; the estimated flow is wrong everywhere."""
-    matcher, propose = Matcher(rngs=nnx.Rngs(0)), Matcher.propose
+    matcher = Matcher(rngs=nnx.Rngs(0))
     matcher.scale[...] = jnp.log(SCALE)
-
-    def by_similarity(matcher, sides, *flows):
-        (candidates,), _ = propose(matcher, sides, *flows)
-        ends = [
-            backward_warp(jnp.repeat(side.keys, len(candidates), axis=0), side.share * candidates) for side in sides
-        ]
-        return candidates[None], jnp.sum(ends[0] * ends[1], axis=-1)[None]
-
-    monkeypatch.setattr(Matcher, "propose", by_similarity)
+    monkeypatch.setattr(Matcher, "score", lambda matcher, candidates, ends, *rest: ends[..., -1])
     flow = matcher(*moved_keys(4, 2), jnp.zeros((1, 10, 12, 2)), jnp.array([[time]]))
     np.testing.assert_allclose(flow[0, 2:-2, 4:-4], np.broadcast_to([4, 2], (6, 4, 2)), atol=0.1)
 

@@ -48,7 +48,7 @@ def test_the_choice_is_of_the_candidate_with_the_least_error():
     scores = 20.0 * jnp.broadcast_to(jnp.eye(3)[:, None, :, None, None], (3, 1, 3, 2, 2))
     worst, best = (choice_terms(candidates, scores[k], truth) for k in (0, 1))
     assert {name: float(value[0]) for name, value in best.items() if name != "choice"} == {
-        "wrong_first": 1, "wrong_chosen": 0, "wrong_best": 0,
+        "wrong_estimated": 1, "wrong_chosen": 0, "wrong_best": 0,
     }  # fmt: skip
     assert float(worst["wrong_chosen"][0]) == 1 and float(worst["choice"][0]) > 5 > 2 > float(best["choice"][0])
     alike = choice_terms(jnp.stack([truth] * 3, axis=1), jnp.zeros((1, 3, 2, 2)), truth)
