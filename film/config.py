@@ -10,7 +10,8 @@ from common.checked import Checked, NotNegative, Positive, whole
 from common.nn.json_config import Layers
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
-KEY, CELLS = 64, 4  # of `matching`: channels of a key, and the level whose pixels are its cells
+LEVELS = 4, 3  # of `matching`: its levels,
+KEYS, LOOKS = (64, 32), 16  # and the channels of a cell's key on each of them, and of its looks
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 
@@ -44,7 +45,8 @@ class FilmConfig(Checked):
         yield 0 <= self.sided_levels <= self.specialized_levels, "0 <= sided_levels <= specialized_levels"
         added = self.coverage or self.sided_levels or self.matching
         yield self.bilateral or not added, "coverage, sided_levels and matching need bilateral"
-        yield self.pyramid_levels > CELLS or not self.matching, f"matching needs more than {CELLS} pyramid_levels"
+        deep = self.pyramid_levels > LEVELS[0]
+        yield deep or not self.matching, f"matching needs more than {LEVELS[0]} pyramid_levels"
 
     @classmethod
     def paper(cls) -> FilmConfig:

@@ -43,7 +43,7 @@ from jaxtyping import Array, Float
 from common.nn.init import split
 from common.nn.remat import remat as rematerialised
 from film import matching
-from film.config import CELLS, FilmConfig
+from film.config import LEVELS, FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
 from film.ops.convolution import Stage, whole
@@ -62,7 +62,7 @@ class Encoded(NamedTuple):
 
     packs: Pyramid  # levels 1 and up that are warped and fused: image and features, packed (`film.ops.packing`)
     features: Pyramid  # the coarser feature levels, which only flow sees
-    keys: Float[Array, "b h16 w16 k"] | None = None  # for `matching`
+    keys: Pyramid  # for `matching`, of its levels
 
 
 class Coarse(NamedTuple):
@@ -128,7 +128,7 @@ class Film(nnx.Module):
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        keys = None if self.matcher is None else stage(self.matcher.encode)(pyramid[matching.IMAGE])
+        keys = [] if self.matcher is None else stage(self.matcher.encode)(pyramid[matching.IMAGE])
         return packs[0], Encoded(packs[1:], features[fused:], keys)
 
     def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flows | None = None, stage: Stage = whole) -> Coarse:
@@ -136,7 +136,7 @@ class Film(nnx.Module):
 
         `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
         size) and below, and refined above; None: flow is estimated from the coarsest level on, with `matching` at its
-        level.
+        levels.
         """
         fused = self.config.fusion_pyramid_levels - 1  # of these levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
@@ -146,17 +146,32 @@ class Film(nnx.Module):
             known = [x / 2**n for n, x in enumerate(image_pyramid(flow, max(1, fused - refined)))]
             known_backward, known_forward = [x[..., :2] for x in known], [x[..., 2:] for x in known]
         elif self.matcher is not None:
-            assert e0.keys is not None and e1.keys is not None
-            refined = CELLS - 1
-            coarsest = first[refined:], second[refined:]
-            known_backward, known_forward = self._flows(*coarsest, time, CELLS, [], [], stage)
-            matched = stage(self.matcher)(e0.keys, e1.keys, known_forward[0], time)
-            known_backward[0], known_forward[0] = -matched, matched
+            known_backward, known_forward, _ = self.matched(e0, e1, time, stage)
+            refined -= len(known_forward)
         below = known_backward[:1], known_forward[:1]
         backward, forward = self._flows(first[:refined], second[:refined], time, 1, *below, stage)
         backward, forward = (backward + known_backward)[:fused], (forward + known_forward)[:fused]
         decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
         return Coarse(forward, backward, decoded)
+
+    def matched(
+        self, e0: Encoded, e1: Encoded, time: Time, stage: Stage = whole
+    ) -> tuple[Pyramid, Pyramid, list[matching.Search]]:
+        """Flow backward and forward from the finest level of `matching` on, and the searches of its levels."""
+        assert self.matcher is not None
+        first, second = e0.packs + e0.features, e1.packs + e1.features  # of levels 1 and up
+        backward, forward, searches, found, refined = [], [], [], None, len(first)
+        for number, level in enumerate(LEVELS):
+            part = first[level - 1 : refined], second[level - 1 : refined]
+            to_first, to_second = self._flows(*part, time, level, backward[:1], forward[:1], stage)
+            search = stage(partial(self.matcher.search, number))
+            searches.append(search(e0.keys[number], e1.keys[number], to_second[0], time, found))
+            found = searches[-1].found()
+            kept = jnp.all(found.between == to_second[0], axis=-1, keepdims=True)
+            chosen = jnp.where(kept, to_second[0], found.between)  # the same, with a gradient where it is estimated
+            backward, forward = [-chosen, *to_first[1:], *backward], [chosen, *to_second[1:], *forward]
+            refined = level - 1
+        return backward, forward, searches
 
     def finish(self, x0: Pack, x1: Pack, coarse: Coarse, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frames of pairs, from their finest level and `coarse`."""

@@ -34,7 +34,7 @@ from pathlib import Path
 import psutil
 
 from common.nn.tiling import GRID, OVERLAP
-from film.config import CELLS, KEY, FilmConfig
+from film.config import KEYS, LEVELS, LOOKS, FilmConfig
 
 BASE, PER_PARAMETER, SHARE = 0.72e9, 7.8, 1.39
 ACCELERATOR = 2.3  # bytes of an accelerator for each byte of the model
@@ -42,7 +42,7 @@ USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME, FLOWS = 12, 16  # bytes of a pixel of a frame, and of both flows, float32
-MATCHING = 5_000  # multiply-adds of a search for each pixel of 1280x720; those of all pairs grow with the image
+MATCHING = 11_000  # multiply-adds of a search for each pixel of 1280x720; those of all pairs grow with the image
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
 SCALES = (1, 2, 4, 8, 16)
 CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -193,7 +193,8 @@ def encoded_bytes(config: FilmConfig) -> tuple[float, float]:
     for level in range(config.fusion_pyramid_levels):
         channels[level] += 4  # the image, packed
     if config.matching:
-        channels[CELLS] += KEY
+        for level, keys in zip(LEVELS, KEYS, strict=True):
+            channels[level] += keys + LOOKS
     finest, *coarser = (4 * count / 4**level for level, count in enumerate(channels))
     return finest, sum(coarser)
 

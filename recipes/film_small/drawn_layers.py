@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from film.data.augment import CELL
+from film.ops.resample import resize_bilinear
 from recipes.film_small.motions import homography, project
 from recipes.film_small.textures import PSF
 
@@ -94,6 +95,15 @@ def trace(layer: Layers, places: Points, time: Array) -> Points:
     return points
 
 
+def trace_pixels(layer: Layers, size: int, time: Array) -> Float[Array, "s s 2"]:
+    """`trace` of all pixels: exact at the centres of cells, bilinear between them, off by a few hundredths of a pixel
+    where waves are steepest."""
+    cells = grid(size // CELL + 2, CELL) - CELL  # one more on each side
+    wide = CELL * len(cells)
+    points = resize_bilinear(trace(layer, cells, time)[None], (wide, wide))[0]
+    return points[CELL:-CELL, CELL:-CELL]
+
+
 def sample(textures: Textures, layer: Layers, points: Points) -> tuple[Float[Array, "*n 3"], Float[Array, "*n"]]:
     """Colours in [0, 1] and opacities of a layer at its points."""
     side, density = textures.photographs.shape[1], jnp.abs(layer.density)
@@ -110,16 +120,32 @@ def sample(textures: Textures, layer: Layers, points: Points) -> tuple[Float[Arr
     top = jnp.where(level > 1, side // 2, 0)
     size = side >> level
     texel = jnp.clip((texel + 0.5) / 2.0**level - 0.5, 0, size - 1.001) + jnp.stack([left, top])
-    colour = _lookup(textures.photographs[layer.photograph], texel) / 255
+    colour = _lookup(textures.photographs, layer.photograph, texel) / 255
     # So that no two cells of a pattern are quite alike.
     colour = colour * (1 + 0.15 * jnp.sin(0.03 * turned.sum(-1, keepdims=True)) * (layer.period.sum() > 0))
 
     reach = jnp.maximum(layer.side, 1.0)
     place = ((points - layer.centre) / reach + 0.5) * OUTLINE_SIDE - 0.5
     inside = jnp.all((place >= 0) & (place <= OUTLINE_SIDE - 1.001), axis=-1)
-    mask = textures.outlines[layer.outline][..., None]
-    opacity = inside * _lookup(mask, jnp.clip(place, 0, OUTLINE_SIDE - 1.001))[..., 0] / 255
+    opacity = (
+        inside
+        * _lookup(textures.outlines[..., None], layer.outline, jnp.clip(place, 0, OUTLINE_SIDE - 1.001))[..., 0]
+        / 255
+    )
     return colour, jnp.where(layer.side == 0, 1.0, jnp.where(layer.side < 0, 0.0, opacity))
+
+
+def front_flow(
+    layers: Layers, number: Int[Array, "d d"], time: Array, end: Array
+) -> tuple[Float[Array, "d d 2"], Float[Array, "d d 2"]]:
+    """Flow of the layer of this number of each cell from `time` to `end`, px, and where it ends."""
+    centres = grid(len(number), CELL)
+
+    def move(layer: Layers) -> Array:
+        return place(layer, trace(layer, centres, time), end)
+
+    ends = jnp.take_along_axis(jax.lax.map(move, layers), number[None, ..., None], axis=0)[0]
+    return ends - centres, ends
 
 
 def visible(
@@ -127,12 +153,7 @@ def visible(
 ) -> tuple[Float[Array, "c c 2"], Float[Array, "c c"]]:
     """Flow of the front-most layer of each cell from `time` to `end`, px; 1 where its end is seen, else 0."""
     number, clean = front
-    centres = grid(size // CELL, CELL)
-
-    def move(layer: Layers) -> Array:
-        return place(layer, trace(layer, centres, time), end)
-
-    ends = jnp.take_along_axis(jax.lax.map(move, layers), number[None, ..., None], axis=0)[0]
+    flow, ends = front_flow(layers, number, time, end)
 
     def covered(_: None, layer_and_number: tuple[Layers, Array]) -> tuple[None, Array]:
         layer, own = layer_and_number
@@ -142,7 +163,7 @@ def visible(
     _, hidden = jax.lax.scan(covered, None, (layers, jnp.arange(len(layers.side))))
     margin = (CELL - 1) / 2
     inside = jnp.all((ends >= margin) & (ends <= size - 1 - margin), axis=-1)
-    return ends - centres, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
+    return flow, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
 
 
 def front_cells(opacities: Float[Array, "n c c"]) -> tuple[Int[Array, "d d"], Array]:
@@ -170,10 +191,13 @@ def _waves(layer: Layers, points: Points) -> Points:
     return jnp.sin(points @ layer.waves.T + layer.phases) @ layer.heights
 
 
-def _lookup(image: UInt8[Array, "h w c"], places: Points) -> Float[Array, "*n c"]:
-    """Bilinear, at places inside the image."""
+def _lookup(images: UInt8[Array, "n h w c"], number: Array, places: Points) -> Float[Array, "*n c"]:
+    """Bilinear, at places inside the image of this number."""
     corner = jnp.floor(places).astype(jnp.int32)
     (x, y), (fx, fy) = jnp.moveaxis(corner, -1, 0), jnp.moveaxis(places - corner, -1, 0)[..., None]
-    taps = [[image[y + dy, x + dx].astype(jnp.float32) for dx in (0, 1)] for dy in (0, 1)]
-    above, below = (left + fx * (right - left) for left, right in taps)
+
+    def tap(down: int, right: int) -> Array:
+        return images.at[number, y + down, x + right].get(mode="promise_in_bounds").astype(jnp.float32)
+
+    above, below = (left + fx * (right - left) for left, right in ((tap(i, 0), tap(i, 1)) for i in (0, 1)))
     return above + fy * (below - above)

@@ -44,10 +44,10 @@ from recipes.film_small.drawn_layers import (
     Layers,
     Textures,
     front_cells,
-    grid,
+    front_flow,
     mipmaps,
     sample,
-    trace,
+    trace_pixels,
     visible,
 )
 from recipes.film_small.motions import SHEAR, SHORTEST, STEEPEST, TILT, TURN, ZOOM
@@ -172,18 +172,18 @@ def draw_batch(config: DrawnScenes, first: int, end: int, key: PRNGKeyArray, tex
 
 
 def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Batch:
-    """One example: images [c c 3], flows [c/4 c/4 2], valid [c/4 c/4], time [1]."""
+    """One example: images [c c 3], flows [c/4 c/4 2], valid [c/4 c/4], time [1]. `flow0`, `flow1` and `valid` are of y,
+    as in `film.data.triplet_batches`; `flow01` of x0 and `flow10` of x1 lead to the other one, seen there or not."""
     size, keys = config.crop, jax.random.split(key, 8)
     layers = draw_layers(config, keys[0], textures.photographs.shape)
     sixteenth = jax.random.randint(keys[1], (), 1, STEPS) / STEPS
     time = jnp.where(jax.random.uniform(keys[2]) < config.any_time, sixteenth, 0.5)
-    pixels = grid(size, 1)
 
     def view(time: Array) -> tuple[Array, Array]:
         """Image, and the opacity of each layer."""
 
         def paint(image: Array, layer: Layers) -> tuple[Array, Array]:
-            points = trace(layer, pixels, time)
+            points = trace_pixels(layer, size, time)
             colour, opacity = sample(textures, layer, points)
             return image + opacity[..., None] * (colour - image), opacity
 
@@ -193,8 +193,12 @@ def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Ba
     images, opacities = jax.lax.map(view, jnp.stack([jnp.zeros(()), time, jnp.ones(())]))
     front = front_cells(opacities[1])
     flows, valid = jax.lax.map(lambda end: visible(textures, layers, front, time, end, size), jnp.array([0.0, 1.0]))
+    ways = jnp.array([[0.0, 1.0], [1.0, 0.0]])
+    fronts = jnp.stack([front_cells(opacities[end])[0] for end in (0, 2)])
+    across = jax.lax.map(lambda x: front_flow(layers, x[0], *x[1])[0], (fronts, ways))
     x0, y, x1 = _finish(config, keys[3], images, time)
     flow = dict(flow0=flows[0], flow1=flows[1], valid0=valid[0], valid1=valid[1])
+    flow |= dict(flow01=across[0], flow10=across[1])
     return dict(x0=x0, y=y, x1=x1, time=time[None], **flow)
 
 
@@ -302,7 +306,7 @@ def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Bat
     images = jnp.where(mirror, images[:, :, ::-1], images)
     x0, y, x1 = _tint(keys[7], images)
     cells = (crop // CELL, crop // CELL)
-    flow = {f"flow{end}": jnp.zeros((*cells, 2)) for end in "01"}
+    flow = {f"flow{ends}": jnp.zeros((*cells, 2)) for ends in ("0", "1", "01", "10")}
     valid = {f"valid{end}": jnp.zeros(cells) for end in "01"}
     return dict(x0=x0, y=y, x1=x1, time=jnp.full(1, 0.5), **flow, **valid)
 

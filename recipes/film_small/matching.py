@@ -1,11 +1,12 @@
 """Training of global matching (`film.matching`) beside a network whose other parts are frozen.
 
-Of the keys: cells that show the same place are each other's matches, among all cells of the batch (a softmax over
-cosines, as in LoFTR). Places are those that both frames see, on the grid of the frame in between, by the known flow of
-moving photographs (`moving_photographs.py`).
+Of the keys of the coarsest level: cells that show the same place are each other's matches, among all cells of the batch
+(a softmax over cosines, as in LoFTR). Places are those that both frames see, on the grid of the frame in between, by
+the known flow of drawn scenes (`drawn_scenes.py`).
 
-Of the scorer: the choice among candidates, in each round. Its target is a softmax of minus their errors, and beside
-that the expected error counts. Cells that a frame hides count like others: their flow is known, too.
+Of the scorers: the choice among candidates, in each round, on each of the three grids. Its target is a softmax of minus
+their errors, and beside that the expected error counts. Cells that a frame hides count like others: their flow is
+known, too.
 
     python train.py experiment=film_small_matching
     python -m recipes.film_small.matching runs/film_small_matching film-small -o with_matching.safetensors
@@ -24,60 +25,74 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from common import terminal
+from common.checked import Above0
 from common.training.mesh import by_share
 from common.training.task import Batch, Context, Metrics, Params
-from film.config import CELLS
+from film.config import KEYS, LEVELS
 from film.io.weights import load, load_with_metadata, save
 from film.losses import TEACHER_LEVEL
-from film.matching import Candidates, Flow, Keys, Scores, unit
+from film.matching import Flow, Keys, Matcher, unit
 from film.training.interpolation_task import FilmTask
 from film.warp import backward_warp
 
 SOFTNESS = 0.5  # cells of error by which a candidate's target falls to 1/e
 MOST = 4.0  # cells; larger errors count as this
+FLOWS = ("flow0", "flow1", "valid0", "valid1", "flow01", "flow10")
 IMITATION = 0.3  # weight of the cross entropy beside the expected error
 
 
 @dataclasses.dataclass(frozen=True)
 class MatchingTask(FilmTask):
-    """Keys and scorer of `film.matching.Matcher`; freeze the rest by `optim.multipliers`. Of `FilmTask` losses and
+    """Keys and scorers of `film.matching.Matcher`; freeze the rest by `optim.multipliers`. Of `FilmTask` losses and
     metrics are not used."""
+
+    keys_weight: Above0 = 0.5
 
     def rules(self):
         yield self.model.matching, "matching is trained in a network that has it: give task.model.matching=true"
 
     def loss(self, params: Params, batch: Batch, context: Context) -> tuple[Float[Array, ""], Metrics]:
-        """`wrong_*` are shares of cells that are off by more than one: of the estimated flow, after each round, and of
-        the last round's best candidate; `unmatched` of keys whose most similar one in the scene is as far away."""
-        given = {name: batch[name] for name in ("x0", "x1", "time", "flow0", "flow1", "valid0", "valid1")}
+        """`wrong_*` are shares of cells that are off by more than one: of the estimated flow, of the last round, and of
+        its best candidate, on the grid in between and (`own`) on the frames'; `unmatched` of keys whose most similar
+        one in the scene is."""
+        given = {name: batch[name] for name in ("x0", "x1", "time", *FLOWS)}
         terms = by_share(self._terms, context.mesh)(params, given)
-        means = {name: jnp.mean(value) for name, value in terms.items()}
-        return means["keys"] + means["choice"], means
+        known = jnp.any(batch["valid0"] + batch["valid1"] > 0, axis=(1, 2))  # all 0: a film's
+        means = {name: jnp.sum(value * known) / jnp.maximum(jnp.sum(known), 1) for name, value in terms.items()}
+        return self.keys_weight * means["keys"] + means["choice"], means
 
     def _terms(self, params: Params, batch: Batch) -> dict[str, Float[Array, "b"]]:
         """Losses and metrics of each scene."""
-        model, time = nnx.merge(self.graphdef, params), batch["time"]
-        (_, e0), (_, e1) = (model.encode(batch[name]) for name in ("x0", "x1"))
-        first, second = ((e.packs + e.features)[CELLS - 1 :] for e in (e0, e1))
-        estimated = model.flow.bilateral(first, second, time, CELLS)[0][..., 2:]
-        assert model.matcher is not None and e0.keys is not None and e1.keys is not None
-        fixed = jax.lax.stop_gradient((e0.keys, e1.keys, estimated))
-        flow0, flow1 = (at_cells(batch[name]) / 2**CELLS for name in ("flow0", "flow1"))
-        seen = at_cells((batch["valid0"] * batch["valid1"])[..., None])[..., 0] > 0.5
-        scale = jnp.exp(model.matcher.scale[...])
-        ways = (e0.keys, e1.keys, flow0, flow1), (e1.keys, e0.keys, flow1, flow0)
+        model, time, images = nnx.merge(self.graphdef, params), batch["time"], [batch["x0"], batch["x1"]]
+        encoded = model.encode(jnp.concatenate(images).astype(self.dtype))[1]
+        e0, e1 = (jax.tree.map(lambda x, k=k: jnp.split(x, 2)[k], encoded) for k in (0, 1))
+        *_, searches = model.matched(e0, e1, time)
+        count = len(batch["time"])
+        flows = dict(own=jnp.concatenate([batch["flow01"], batch["flow10"]]), between=batch["flow1"] - batch["flow0"])
+        terms = {"choice": jnp.zeros(count)}
+        for level, search in zip(LEVELS, searches, strict=True):
+            for name, flow in flows.items():
+                scored = [choice_terms(*proposed, at_cells(flow, level)) for proposed in getattr(search, name)]
+                scored = [{key: x.reshape(-1, count).mean(axis=0) for key, x in one.items()} for one in scored]
+                terms["choice"] += sum(one.pop("choice") for one in scored)
+                terms |= {f"{key}_{name}_{level}": value for key, value in scored[-1].items()}
+        assert model.matcher is not None
+        return terms | self._keys(model.matcher, searches[0].first, searches[0].second, batch)
+
+    def _keys(self, matcher: Matcher, first: Keys, second: Keys, batch: Batch) -> dict[str, Float[Array, "b"]]:
+        seen = at_cells((batch["valid0"] * batch["valid1"])[..., None], LEVELS[0])[..., 0] > 0
+        flow0, flow1 = (at_cells(batch[name], LEVELS[0]) for name in ("flow0", "flow1"))
+        first, second = (keys[..., : KEYS[0]].astype(jnp.float32) for keys in (first, second))
+        ways = (first, second, flow0, flow1), (second, first, flow1, flow0)
+        scale = jnp.exp(matcher.scale[...])
         (keys0, unmatched0), (keys1, unmatched1) = (similarity_terms(*way, seen, scale) for way in ways)
-        rounds = [choice_terms(*proposed, flow1 - flow0) for proposed in model.matcher.rounds(*fixed, time)]
-        choice = {"choice": sum(terms["choice"] for terms in rounds), "wrong_estimated": rounds[0]["wrong_estimated"]}
-        chosen = {f"wrong_{number}": terms["wrong_chosen"] for number, terms in enumerate(rounds)}
-        keys = {"keys": keys0 + keys1, "unmatched": (unmatched0 + unmatched1) / 2}
-        return keys | choice | chosen | {"wrong_best": rounds[-1]["wrong_best"]}
+        return {"keys": keys0 + keys1, "unmatched": (unmatched0 + unmatched1) / 2}
 
 
-def at_cells(x: Float[Array, "b h4 w4 c"]) -> Float[Array, "b h w c"]:
-    """The values of known flow at the middle of each cell: where a cell shows two things, those of one of them."""
-    step = 2 ** (CELLS - TEACHER_LEVEL)
-    return x[:, step // 2 :: step, step // 2 :: step]
+def at_cells(x: Float[Array, "b h4 w4 c"], level: int) -> Float[Array, "b h w c"]:
+    """Known flow at the middle of the cells of a level, in cells: where one shows two things, that of one of them."""
+    step = 2 ** (level - TEACHER_LEVEL)
+    return x[:, step // 2 :: step, step // 2 :: step] / 2**level
 
 
 def similarity_terms(
@@ -106,7 +121,9 @@ def similarity_terms(
     return jnp.sum(losses * counted, axis=1) / count, jnp.sum(off & counted, axis=1) / count
 
 
-def choice_terms(candidates: Candidates, scores: Scores, truth: Flow) -> dict[str, Float[Array, "b"]]:
+def choice_terms(
+    candidates: Float[Array, "b n h w 2"], scores: Float[Array, "b n h w"], truth: Flow
+) -> dict[str, Float[Array, "b"]]:
     """The loss of the choice, and the shares of wrong flow. Cells count as far as their candidates differ."""
     errors = jnp.linalg.norm(candidates - truth[:, None], axis=-1)
     least = jnp.min(errors, axis=1, keepdims=True)

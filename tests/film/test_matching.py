@@ -11,12 +11,19 @@ from refusal import refused
 from toy import DIRECT, toy
 
 from film import matching
+from film.config import KEYS, LEVELS, LOOKS
 from film.io.weights import load, save_model
-from film.matching import KEY, Matcher, match, neighbours, unit
+from film.matching import Matcher, Scorer, distance_to_alike, match, neighbours, unit
 from film.model import FilmConfig
 
 CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True, matching=True)
 SCALE = jnp.array([20.0])
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    """So that programs are small."""
+    monkeypatch.setattr(matching, "ROUNDS", ((1,), (1,)))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +34,7 @@ def network():
 def moved_keys(x: int, y: int, size: tuple[int, int] = (10, 12)) -> tuple[jax.Array, jax.Array]:
     """Random keys of a frame, and of one in which all of it is so many cells further."""
     width, height = abs(x), abs(y)
-    keys = unit(jax.random.normal(jax.random.key(0), (1, size[0] + 2 * height, size[1] + 2 * width, KEY)))
+    keys = unit(jax.random.normal(jax.random.key(0), (1, size[0] + 2 * height, size[1] + 2 * width, KEYS[0] + LOOKS)))
 
     def window(x: int, y: int) -> jax.Array:
         return keys[:, height + y : height + y + size[0], width + x : width + x + size[1]]
@@ -44,7 +51,7 @@ def test_matches_are_the_way_to_the_same_key_and_certain():
 
 
 def test_a_match_between_two_cells_is_a_fraction():
-    keys = unit(jax.random.normal(jax.random.key(1), (1, 6, 8, KEY)))
+    keys = unit(jax.random.normal(jax.random.key(1), (1, 6, 8, KEYS[0])))
     between = unit(keys + jnp.roll(keys, -1, axis=2))
     flow, _ = match(between, keys, SCALE)
     np.testing.assert_allclose(flow[0, :, :-1], np.broadcast_to([0.5, 0], (6, 7, 2)), atol=0.05)
@@ -72,13 +79,41 @@ def test_the_true_flow_is_among_the_candidates_and_the_best_score_decides(time, 
     """Scored by the similarity of keys alone; the estimated flow is wrong everywhere."""
     matcher = Matcher(rngs=nnx.Rngs(0))
     matcher.scale[...] = jnp.log(SCALE)
-    monkeypatch.setattr(Matcher, "score", lambda matcher, candidates, ends, *rest: ends[..., -1])
-    flow = matcher(*moved_keys(4, 2), jnp.zeros((1, 10, 12, 2)), jnp.array([[time]]))
-    np.testing.assert_allclose(flow[0, 2:-2, 4:-4], np.broadcast_to([4, 2], (6, 4, 2)), atol=0.1)
+    monkeypatch.setattr(Scorer, "__call__", lambda scorer, evidence: evidence[..., 6])
+    found = matcher.search(0, *moved_keys(4, 2), jnp.zeros((1, 10, 12, 2)), jnp.array([[time]])).found()
+    np.testing.assert_allclose(found.between[0, 2:-2, 4:-4], np.broadcast_to([4, 2], (6, 4, 2)), atol=0.1)
+    np.testing.assert_allclose(found.own[0, :-2, :-4], np.broadcast_to([4, 2], (8, 8, 2)), atol=0.1)
+    np.testing.assert_allclose(found.own[1, 2:, 4:], np.broadcast_to([-4, -2], (8, 8, 2)), atol=0.1)
+
+
+def test_the_flow_of_the_coarser_level_is_a_candidate_of_the_finer_one(monkeypatch):
+    monkeypatch.setattr(
+        Scorer, "__call__", lambda scorer, evidence: -abs(evidence[..., 0])
+    )  # agrees with the first one
+    matcher, keys = Matcher(rngs=nnx.Rngs(0)), unit(jax.random.normal(jax.random.key(0), (2, 9, 12, KEYS[1] + LOOKS)))
+    one = jnp.broadcast_to(jnp.array([1.5, 0.0]), (1, 4, 6, 2))
+    coarser = matching.Found(jnp.concatenate([one, -one]), jnp.zeros((2, 4, 6, 1)), one)
+    found = matcher.search(1, keys[:1], keys[1:], jnp.full((1, 9, 12, 2), 7.0), jnp.array([[0.5]]), coarser).found()
+    assert found.between.shape == (1, 9, 12, 2) and found.own.shape == (2, 9, 12, 2)
+    np.testing.assert_allclose(found.between[0], np.broadcast_to([3.0, 0.0], (9, 12, 2)), atol=1e-5)
+
+
+def test_cells_go_with_those_that_look_like_them():
+    """Left half of one look and one flow, right half of another: at the seam, each side's flow is the nearer one."""
+    looks = jnp.where(jnp.arange(8)[None, None, :, None] < 4, jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
+    looks = jnp.broadcast_to(looks, (1, 6, 8, 2))
+    flow = jnp.where(looks[..., :1] > 0, jnp.array([2.0, 0.0]), jnp.array([-2.0, 0.0]))
+    candidates = jnp.broadcast_to(jnp.array([[2.0, 0.0], [-2.0, 0.0]])[None, :, None, None], (1, 2, 6, 8, 2))
+    far = distance_to_alike(looks, jnp.array(20.0), jnp.zeros((1, 6, 8)), flow, candidates, 1)[..., 0]
+    np.testing.assert_allclose(far[0, 0, :, :4], 0, atol=1e-5)
+    np.testing.assert_allclose(far[0, 1, :, 4:], 0, atol=1e-5)
+    np.testing.assert_allclose(far[0, 0, :, 4:], np.log(5), rtol=1e-5)
+    none = distance_to_alike(looks, jnp.array(20.0), jnp.full((1, 6, 8), -99.0), flow, candidates, 1)
+    np.testing.assert_allclose(none, 0, atol=1e-5)
 
 
 def test_the_chosen_flow_is_that_of_its_level(network):
-    """Finer levels go on from it, and the coarser one is as it was estimated."""
+    """Finer levels go on from it, and the coarser ones are as they were estimated."""
     x0, x1 = (jax.random.uniform(jax.random.key(key), (1, 64, 96, 3)) for key in (0, 1))
     time = jnp.array([[0.5]])
 
@@ -86,24 +121,46 @@ def test_the_chosen_flow_is_that_of_its_level(network):
     def run(x0, x1):
         encoded = network.encode(jnp.concatenate([x0, x1]))[1]
         e0, e1 = jax.tree.map(lambda x: x[:1], encoded), jax.tree.map(lambda x: x[1:], encoded)
-        estimated = network.flow.bilateral(e0.packs[3:], e1.packs[3:], time, 4)[0][..., 2:]
-        chosen = network.matcher(e0.keys, e1.keys, estimated, time)
-        flow = jnp.concatenate([-chosen, chosen], axis=-1)
-        known = network.coarse(e0, e1, time, flow)
-        return chosen, known, network.coarse(e0, e1, time), network.forward(x0, x1, time)
+        estimated, found, known = [], None, None
+        for number, level in enumerate(LEVELS):
+            finest = level - 1, len(e0.packs) if known is None else level
+            flows = network.flow.bilateral(e0.packs[slice(*finest)], e1.packs[slice(*finest)], time, level, known)
+            estimated.append(flows[0][..., 2:])
+            keys = e0.keys[number], e1.keys[number]
+            found = network.matcher.search(number, *keys, estimated[-1], time, found).found()
+            known = jnp.concatenate([-found.between, found.between], axis=-1)
+        return (
+            found.between,
+            network.coarse(e0, e1, time, known),
+            network.coarse(e0, e1, time),
+            network.forward(x0, x1, time),
+        )
 
     chosen, known, coarse, output = run(x0, x1)
-    assert chosen.shape == (1, 4, 6, 2) and output.image.shape == (1, 64, 96, 3)
-    np.testing.assert_allclose(coarse.forward_flow[3], chosen, atol=1e-6)
-    for one, other in zip(jax.tree.leaves(known), jax.tree.leaves(coarse), strict=True):
+    assert chosen.shape == (1, 8, 12, 2) and output.image.shape == (1, 64, 96, 3)
+    np.testing.assert_allclose(coarse.forward_flow[2], chosen, atol=1e-6)
+    for one, other in zip(coarse.forward_flow[:3], known.forward_flow, strict=False):
         np.testing.assert_allclose(one, other, atol=1e-5)
+
+
+def test_the_gradient_of_kept_flow_is_that_of_the_estimated_one(network):
+    """No gradient passes the choice, but where it keeps what was estimated: the coarsest predictor still learns."""
+    images = jax.random.uniform(jax.random.key(0), (2, 1, 64, 96, 3))
+    graphdef, params = nnx.split(network)
+
+    def image(params):
+        return jnp.sum(nnx.merge(graphdef, params).forward(*images, jnp.array([[0.5]])).image)
+
+    gradient = nnx.to_pure_dict(jax.jit(jax.grad(image))(params))
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradient["matcher"])) == 0
+    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradient["flow"])) > 0
 
 
 def test_weights_with_matching_are_read_as_they_were_written(network, tmp_path):
     save_model(tmp_path / "weights.safetensors", network)
     again = load(tmp_path / "weights.safetensors")
     assert again.config == CONFIG
-    np.testing.assert_array_equal(again.matcher.key.kernel[...], network.matcher.key.kernel[...])
+    np.testing.assert_array_equal(again.matcher.joint.kernel[...], network.matcher.joint.kernel[...])
 
 
 def test_matching_needs_a_flow_between_the_frames_and_its_level():

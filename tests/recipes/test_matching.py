@@ -5,28 +5,38 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 from refusal import refused
 from toy import parameters, toy
 
-from film.config import FilmConfig
+from common.training.task import Context
+from film import matching
+from film.config import KEYS, FilmConfig
 from film.io.weights import load, save_model
-from film.matching import KEY, unit
+from film.matching import unit
 from recipes.film_small.matching import MatchingTask, at_cells, choice_terms, main, similarity_terms
 
 CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True, matching=True)
 
 
-def test_known_flow_is_taken_at_the_middle_of_cells():
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch):
+    """So that programs are small."""
+    monkeypatch.setattr(matching, "ROUNDS", ((1,), (1,)))
+
+
+def test_known_flow_is_taken_at_the_middle_of_cells_and_in_cells():
     rows, columns = jnp.meshgrid(jnp.arange(8.0), jnp.arange(12.0), indexing="ij")
-    cells = at_cells(jnp.stack([columns, rows], axis=-1)[None])
-    assert cells.shape == (1, 2, 3, 2)
-    np.testing.assert_array_equal(cells[0, 1, 2], [10, 6])
+    flow = jnp.stack([columns, rows], axis=-1)[None]
+    assert at_cells(flow, 4).shape == (1, 2, 3, 2) and at_cells(flow, 3).shape == (1, 4, 6, 2)
+    np.testing.assert_array_equal(at_cells(flow, 4)[0, 1, 2], [10 / 16, 6 / 16])
+    np.testing.assert_array_equal(at_cells(flow, 3)[0, 1, 2], [5 / 8, 3 / 8])
 
 
 def test_true_matches_have_the_least_loss_and_hidden_cells_do_not_count():
     """x1 is x0 moved by two cells to the right; the frame in between lies half-way."""
-    keys = unit(jax.random.normal(jax.random.key(0), (2, 5, 9, KEY)))
+    keys = unit(jax.random.normal(jax.random.key(0), (2, 5, 9, KEYS[0])))
     first, second, one = keys[:, :, 2:], keys[:, :, :-2], jnp.broadcast_to(jnp.array([1.0, 0.0]), (2, 5, 7, 2))
     seen = np.ones((2, 5, 7), bool)
     seen[:, :, 0] = False  # shown by x1 alone
@@ -71,15 +81,27 @@ def test_the_task_needs_matching_and_what_it_trains_is_added_to_other_weights(tm
     assert not (tmp_path / "none.safetensors").exists()
 
 
+def batch_of(valid: list[float]) -> dict[str, jax.Array]:
+    images, share = jax.random.uniform(jax.random.key(0), (2, 2, 64, 64, 3)), jnp.array(valid)[:, None, None]
+    flow, valid = jnp.full((2, 16, 16, 2), 4.0), jnp.broadcast_to(share, (2, 16, 16))
+    flows = dict(flow0=-flow, flow1=3 * flow, flow01=4 * flow, flow10=-4 * flow, valid0=valid, valid1=valid)
+    return flows | dict(x0=images[0], x1=images[1], time=jnp.full((2, 1), 0.25))
+
+
 def test_a_step_changes_the_loss_of_matching_alone():
-    """Gradients of the keys and the scorer are finite, and there are none of other parts."""
+    """Gradients of keys and scorers are finite, and there are none of other parts. A scene without known flow, as one
+    of a film, does not count."""
     model = toy(CONFIG, seed=3)
     task, params = MatchingTask(CONFIG), nnx.to_pure_dict(nnx.state(model))
-    images = jax.random.uniform(jax.random.key(0), (2, 2, 64, 64, 3))
-    flow, valid = jnp.full((2, 16, 16, 2), 4.0), jnp.ones((2, 16, 16))
-    batch = dict(x0=images[0], x1=images[1], time=jnp.full((2, 1), 0.25), flow0=-flow, flow1=3 * flow)
-    terms = lambda params: task._terms(params, batch | dict(valid0=valid, valid1=valid))  # noqa: E731
-    gradients = jax.jit(jax.grad(lambda params: jnp.mean(terms(params)["keys"] + terms(params)["choice"])))(params)
+    context = Context(jnp.int32(0), jax.random.key(0), {})
+    gradient_of = jax.jit(jax.grad(lambda params, batch: task.loss(params, batch, context), has_aux=True))
+    gradients, metrics = gradient_of(params, batch_of([1.0, 1.0]))
     for name, part in gradients.items():
         norms = [float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(part)]
         assert np.isfinite(norms).all() and (max(norms) > 0) == (name == "matcher"), name
+    shares = {name: float(value) for name, value in metrics.items() if name.startswith("wrong")}
+    assert len(shares) == 12 and all(0 <= share <= 1 for share in shares.values())
+    one = batch_of([1.0, 0.0])
+    results = [gradient_of(params, one | {name: one[name].at[1].multiply(2.0) for name in names})[1]["choice"]
+               for names in ((), ("flow1", "flow01"))]  # fmt: skip
+    assert float(results[0]) == float(results[1])
