@@ -5,13 +5,14 @@ from typing import Any
 
 import cv2
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from refusal import refused
 
 from common.training.task import IDS
 from film.data.augment import CELL
-from recipes.film_small import drawn_scenes
+from recipes.film_small import drawn_layers, drawn_scenes
 from recipes.film_small.drawn_scenes import DrawnScenes
 
 CROP = 64
@@ -61,6 +62,38 @@ def test_valid_flow_leads_to_the_same_colour(drawn):
                 seen += valid.sum()
                 assert not valid.any() or np.quantile(error[valid], 0.98) < 0.06
     assert seen > 0.5 * 2 * 3 * PLAIN["batch_size"] * (CROP // CELL) ** 2
+
+
+@pytest.mark.long
+def test_flow_across_leads_from_frame_to_frame(drawn):
+    """To the same colour in most places; nothing moves much farther than the scene."""
+    centre = (CELL - 1) / 2 + CELL * np.arange(CROP // CELL)
+    grid, farthest = np.stack(np.meshgrid(centre, centre), axis=-1), []
+    for batch in drawn:
+        for i in range(PLAIN["batch_size"]):
+            for here, there, name in (("x0", "x1", "flow01"), ("x1", "x0", "flow10")):
+                flow = batch[name][i]
+                inside = ((grid + flow >= 0) & (grid + flow <= CROP - 1)).all(axis=-1)
+                error = np.abs(looked_up(batch[there][i], grid + flow) - looked_up(batch[here][i], grid)).max(axis=-1)
+                assert inside.sum() < 20 or np.median(error[inside]) < 0.06
+                farthest.append(np.linalg.norm(flow, axis=-1).max())
+    assert PLAIN["motion"][0] < max(farthest) < 2 * PLAIN["motion"][1]
+
+
+def test_pixels_are_traced_as_exactly_as_the_centres_of_cells(folder):
+    """The points of a layer with waves, between the cells: off by less than a tenth of a pixel."""
+    config = DrawnScenes(folder, **PLAIN)
+    layers = drawn_scenes.draw_layers(config, jax.random.key(2), (2, 320, 480, 3))
+
+    def points(layer):
+        start = jnp.zeros(())
+        exact = drawn_layers.trace(layer, drawn_layers.grid(CROP, 1), start)
+        return drawn_layers.trace_pixels(layer, CROP, start), exact
+
+    fast, exact = jax.jit(lambda layers: jax.lax.map(points, layers))(layers)
+    assert fast.shape == (config.layers + 1, CROP, CROP, 2)
+    assert float(np.abs(layers.heights).max()) > 0.5
+    np.testing.assert_allclose(fast, exact, atol=0.1)
 
 
 @pytest.mark.long
