@@ -142,7 +142,7 @@ class Matcher(nnx.Module):
     ) -> Search:
         """The rounds at the level of this number in `LEVELS`, given the flow that is estimated on the grid of the frame
         at `time`. No gradient reaches flow."""
-        t, keys, size = time[:, :, None, None], KEYS[number], first.shape[1:3]
+        t, keys, size = time[:, :, None, None], KEYS[number], (first.shape[1], first.shape[2])
         own, estimated = jnp.concatenate([first, second]), jax.lax.stop_gradient(estimated)
         (own, looks), other = (own[..., :keys], own[..., keys:]), swapped(own)[..., :keys]
         if coarser is None:
@@ -259,9 +259,8 @@ def distance_to_alike(
     likeness = scale * jnp.stack([jnp.sum(looks * other, axis=-1) for other in shifted(looks, ways)])
     logits = likeness.astype(jnp.float32) + jnp.stack([one[..., 0] for one in shifted(trust[..., None], ways)])
     shares = jax.nn.softmax(jnp.concatenate([logits, jnp.zeros_like(logits[:1])]), axis=0)[:-1, :, None, ..., None]
-    return sum(
-        share * distance(one[:, None], candidates) for share, one in zip(shares, shifted(flow, ways), strict=True)
-    )
+    pairs, total = zip(shares, shifted(flow, ways), strict=True), jnp.zeros(())
+    return sum((share * distance(one[:, None], candidates) for share, one in pairs), total)
 
 
 def match(own: Keys, other: Keys, scale: Float[Array, 1]) -> tuple[Flow, Map]:

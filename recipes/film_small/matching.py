@@ -68,11 +68,12 @@ class MatchingTask(FilmTask):
         e0, e1 = (jax.tree.map(lambda x, k=k: jnp.split(x, 2)[k], encoded) for k in (0, 1))
         *_, searches = model.matched(e0, e1, time)
         count = len(batch["time"])
-        flows = dict(own=jnp.concatenate([batch["flow01"], batch["flow10"]]), between=batch["flow1"] - batch["flow0"])
+        own, between = jnp.concatenate([batch["flow01"], batch["flow10"]]), batch["flow1"] - batch["flow0"]
         terms = {"choice": jnp.zeros(count)}
         for level, search in zip(LEVELS, searches, strict=True):
-            for name, flow in flows.items():
-                scored = [choice_terms(*proposed, at_cells(flow, level)) for proposed in getattr(search, name)]
+            for name, rounds, flow in (("own", search.own, own), ("between", search.between, between)):
+                truth = at_cells(flow, level)
+                scored = [choice_terms(candidates, scores, truth) for candidates, scores in rounds]
                 scored = [{key: x.reshape(-1, count).mean(axis=0) for key, x in one.items()} for one in scored]
                 terms["choice"] += sum(one.pop("choice") for one in scored)
                 terms |= {f"{key}_{name}_{level}": value for key, value in scored[-1].items()}
