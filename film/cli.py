@@ -75,9 +75,10 @@ class Interpolate(Printing):
         from common.runtime import return_freed_memory, setup
         from film.clip import compute_plan, describe, run
         from film.io.weights import load
+        from film.model import with_matching
 
         setup(most_kept=MOST_KEPT)
-        model = load(self.weights)
+        model = with_matching(load(self.weights)) if options.matching else load(self.weights)
         return_freed_memory()  # of reading the weights
         compute = compute_plan(model, plan)
         if not quiet:

@@ -39,7 +39,7 @@ from film.io.options import Options
 from film.io.plan import Plan, make_plan
 from film.io.sources import Movie, Name
 from film.io.weights import load
-from film.model import Film
+from film.model import Film, with_matching
 from film.moments import halvings
 from film.planning import ComputePlan, default_memory, make_compute_plan, multiply_adds
 from film.shots import is_cut, is_still, thumbnail
@@ -86,6 +86,8 @@ def convert(
     names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     plan = make_plan(names, output, Options(**options))
     model = model or load()
+    if plan.options.matching:
+        model = with_matching(model)
     run(model, plan, compute_plan(model, plan), progress=progress)
     return plan
 

@@ -10,8 +10,7 @@ from common.checked import Checked, NotNegative, Positive, whole
 from common.nn.json_config import Layers
 
 MOST_LEVELS = 16  # of a pyramid; 16 pad a side to 32,768 pixels, more than any use
-LEVELS = 4, 3  # of `matching`: its levels,
-KEYS, LOOKS = (64, 32), 16  # and the channels of a cell's key on each of them, and of its looks
+LEVEL = 3  # of `matching`
 MOST_TIMES = 16  # halvings of the gap between two frames: 65,535 frames, more than 8-bit images can tell apart
 
 
@@ -30,7 +29,7 @@ class FilmConfig(Checked):
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
     coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
-    matching: bool = False  # flow is also looked for in the whole frames (`film.matching`); needs `bilateral`
+    matching: bool = False  # flow is also searched for in the whole frames (`film.matching`); needs `bilateral`
     sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; needs `bilateral`
 
     def rules(self):
@@ -45,8 +44,9 @@ class FilmConfig(Checked):
         yield 0 <= self.sided_levels <= self.specialized_levels, "0 <= sided_levels <= specialized_levels"
         added = self.coverage or self.sided_levels or self.matching
         yield self.bilateral or not added, "coverage, sided_levels and matching need bilateral"
-        deep = self.pyramid_levels > LEVELS[0]
-        yield deep or not self.matching, f"matching needs more than {LEVELS[0]} pyramid_levels"
+        deep = self.fusion_pyramid_levels > LEVEL
+        yield deep or not self.matching, f"matching needs more than {LEVEL} fusion_pyramid_levels"
+        yield self.blend or not self.matching, "matching needs blend"
 
     @classmethod
     def paper(cls) -> FilmConfig:

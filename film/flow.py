@@ -130,9 +130,11 @@ class FlowEstimator(nnx.Module):
         finest: int = 0,
         coarser: Flows | None = None,
         stage: Stage = whole,
+        upsampled: bool = False,
     ) -> Pyramid:
         """Flows between frames `a` and `b`, backward and forward, on the grid of the frame at `time`:
-        `a(x + time * backward) ~ b(x + (1 - time) * forward)`. `backward = -forward` but for the residuals of sides."""
+        `a(x + time * backward) ~ b(x + (1 - time) * forward)`. `backward = -forward` but for the residuals of sides.
+        `coarser` may be `upsampled` to the coarsest level given already."""
         t = time[:, :, None, None]
 
         def residual(level: int, v: Flows, top: Top) -> Flows:
@@ -142,15 +144,23 @@ class FlowEstimator(nnx.Module):
             coarsest = self.predictor(finest + len(a) - 1)
             flow = both_ways(stage(partial(FlowPredictor.__call__, coarsest))(a[-1], b[-1]))
             return [*self._refine(a[:-1], finest, flow, residual), flow]
-        return self._refine(a, finest, coarser, residual)
+        return self._refine(a, finest, coarser, residual, upsampled=upsampled)
 
-    def _refine(self, a: Pyramid, finest: int, flow: Array, residual: Callable[..., Array], *tiled: Pyramid) -> Pyramid:
+    def _refine(
+        self,
+        a: Pyramid,
+        finest: int,
+        flow: Array,
+        residual: Callable[..., Array],
+        *tiled: Pyramid,
+        upsampled: bool = False,
+    ) -> Pyramid:
         """Adds `residual(level, v, top, *rows of tiled)` to the upsampled flow v, level by level of `a`."""
         flows: Pyramid = []
         for level in range(len(a) - 1, -1, -1):
             _, height, width, channels = a[level].shape
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
-            v = resize_bilinear(2 * flow.astype(jnp.float32), (height, width))
+            v, upsampled = flow if upsampled else resize_bilinear(2 * flow.astype(jnp.float32), (height, width)), False
 
             def refine(top: Top, v: Array, *rows: Array, level: int = level) -> Array:
                 return v + residual(level, v, top, *rows)

@@ -1,291 +1,336 @@
-"""Global matching: flow from a search of the whole frames, at a sixteenth and an eighth of their size.
+"""Global matching: flow from a search of the whole frames, without weights of its own.
 
 Coarse to fine, a predictor sees what is near: a thing that moves farther than its own size is gone from the levels on
-which its motion is small (`film.flow`). So at the coarsest of `LEVELS` each cell of one frame is compared with all
-cells of the other one, as in GMFlow (Xu et al., CVPR 2022) and LoFTR (Sun et al., CVPR 2021), and flow is chosen:
+which its motion is small (`film.flow`). And it interpolates flow from level to level, which mixes two motions at every
+outline. So flow is also searched for, at `LEVEL`, an eighth of the size, and carried to finer levels by a choice:
 
-1. `Matcher.encode`: keys for the cells of a frame, unit vectors, by a small encoder of the image at a quarter of its
-   size; and their looks, unit vectors too, by which cells of one thing are told from those of another.
-2. `match`: for each cell of a frame the cell of the other one with the most similar key, to a fraction of a cell.
-3. `Matcher.rounds`, the flow of each frame on its own grid. Candidates are the matches of both frames and the estimated
-   flow, each as they are, at neighbouring cells, and followed to the place that they lead to. A small network scores
-   each by its evidence: how similar the keys at its two ends are, whether the matches there agree with it, whether an
-   end is outside of the picture, and how well it goes with the flow around it. A cell that the other frame hides has
-   no match; it moves as what looks like it nearby and has one. The best candidate is the flow of the next round, so
-   that it spreads, as in PatchMatch (Barnes et al., SIGGRAPH 2009), from far neighbours and then from near ones.
-4. The same on the grid of the frame in between, with the flow of both frames in place of their matches. It tells what
-   is hidden: the motion of a place is that of the cell which it leads to, in at least one of the frames.
+1. `match`: for each cell of a frame the cell of the other one with the most similar patch, over the whole frame.
+2. `search`, the flow of each frame on its own grid. Candidates are the estimated flow, the matches, the flow of
+   neighbours and the way back of the other frame's. The cheapest one stays, and spreads from far neighbours and then
+   from near ones, as in PatchMatch (Barnes et al., SIGGRAPH 2009). Its cost is the difference of the colours at its two
+   ends; other flow than around it, and other than was estimated, costs a little more.
+3. `with_hidden`: a place that the other frame hides has no match. Its flow does not lead there and back again; it takes
+   the flow of cells nearby that do and have its colour.
+4. The same rounds on the grid of the frame in between, with the flow of both frames as candidates. It costs if it is
+   not that of the cell which it leads to, in at least one of the frames: ground that one frame hides has the flow that
+   it has in the other one.
+5. `refine`, at each finer level: a pixel takes one of the four flows that interpolation would mix, or one of those
+   around it, by the same costs. The predictor of the level corrects it (`film.flow`).
+6. `odds`: a frame in which a pixel leads to another motion than its own hides the pixel, and counts less in the mixture
+   (`film.fusion.blend`).
 
-At the finer level the flow of the coarser one takes the place of the matches. Levels finer than that refine it. It is
-a choice, not a mean: a mean of two motions is the motion of nothing. Flow is from the first frame to the second, in
-cells.
+Where the search finds what was estimated, 5 and 6 leave all as it is. Flow is from the first frame to the second, or,
+on a frame's own grid, to the other one, in pixels of its level. `2b` stands for first frames, then second ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
-from film.config import KEYS, LEVELS, LOOKS
-from film.ops.convolution import Conv, leaky_relu
-from film.ops.resample import average_pool, resize_nearest
+from film.ops.resample import average_pool, interleave, resize_bilinear, resize_nearest
 from film.ops.row_tiling import even_share
 from film.warp import backward_warp, outside
 
-IMAGE = LEVELS[0] - 2  # level of the image that keys are made of
-WIDTHS = ((24,), (48, 48), (96, 96, 96))  # 3x3 convolutions of the encoder on levels 2, 3 and 4
-SCORER = 16  # channels
-EVIDENCE = 13  # channels, see `Matcher.ends` and `Scorer`
-SCALE = 14.0  # initial factor of cosines in a softmax
+PATCH = 2  # cells on either side of one that are compared, or whose flow a hidden one may take
+STRIDE = 2  # cells; every second one, in each direction, looks for its match
+PLAIN = 0.01  # added to the variance of a patch: flat ones are like no other
 PAIRS = 1 << 24  # of cells that are compared at a time
-ROUNDS = ((4, 2, 1), (2, 1))  # of each level: cells to the neighbours whose flow is a candidate
-# Initial weights of a cell's evidence (`Matcher.ends`), and the constant, by which others trust its flow.
-TRUST = 0.0, 0.0, 0.0, -2.0, 0.0, -1.0, 1.0, -6.0
-SAME = 0.5  # cells; candidates this close are of one opinion
-Keys = Float[Array, "b h w k"]
+OWN_ROUNDS, ROUNDS = (1, 4, 2, 1, 2, 1), (4, 2, 1, 1)  # cells to the neighbours whose flow is a candidate
+FARTHEST = max(OWN_ROUNDS + ROUNDS)
+# Costs, in colours of 0 to 1. A difference of colours counts up to CLIP, half of it where an end is outside.
+CLIP, AGREEMENT, SMOOTHNESS, ESTIMATED = 0.15, 0.15, 0.02, 0.015
+ALIKE = 0.08  # deviation of the colours of one thing, where some of it is hidden
+RETURNS = 1.0, 0.05  # cells, and share of the way, by which a flow there and back may miss
+SEEN = 0.05  # most colour cost of a flow that is seen in both frames
+FILLING = (1, 2, 4, 2, 1)  # cells, the step between cells whose flow a hidden one may take
+# Of `refine`: costs as above; of the difference between the colours of a pixel and of the coarser one; rounds.
+FINE_CLIP, FINE_AGREEMENT, FINE_SMOOTHNESS, COLOUR, FINE_ROUNDS = 0.1, 0.15, 0.03, 0.3, (2, 1)
+EDGE = 1.0  # px; where the four flows differ by no more, they are interpolated
+REVISED = 0.5  # cells; found flow this far from the estimated one, and 2 cells around, is refined by choice
+NEARBY, MOST_HIDDEN = 10, 0.5  # cells; where more around are hidden, nothing is known: flow stays as it was estimated
+TILE, REACH = 96, 10  # px; of `refine`, and how far around a pixel what decides on it lies
+MIXTURE = 3.0  # logit that a frame loses where it leads to a motion that is off by `APART` px
+APART = 4.0
+# Ways to the cells around one, below and to the right.
+SQUARE = [(y, x) for y in range(-PATCH, PATCH + 1) for x in range(-PATCH, PATCH + 1)]
+RING = [way for way in SQUARE if any(way)]
+AROUND = [way for way in RING if max(map(abs, way)) == 1]
+SIDES = [way for way in AROUND if 0 in way]
 Flow = Float[Array, "b h w 2"]
+Image = Float[Array, "b h w 3"]
 Map = Float[Array, "b h w 1"]
-Share = Float[Array, "b 1 1 1"]
-Round = tuple[Float[Array, "b n h w 2"], Float[Array, "b n h w"]]  # candidates and their scores
+Share = int | Float[Array, "b 1 1 1"]
+Corner = Float[Array, "2"]  # (x, y), px
 
 
-class Side(NamedTuple):
-    """One of the two frames."""
+class Motion(NamedTuple):
+    """What is known of a pair at a level beside its flow in between."""
 
-    keys: Keys
-    flow: Flow  # on its grid
-    certainty: Map
-    share: Share  # of a flow that leads to it: minus the time, or what is left of it
-
-
-class Found(NamedTuple):
-    """The result of a level."""
-
-    own: Flow  # from each frame to the other one, on its own grid: 2b, the first frames, then the second ones
-    certainty: Map  # of `own`
-    between: Flow  # from the first frame to the second on the grid of the frame in between: b
+    first: Flow  # of the first frame to the second one, on its own grid
+    second: Flow  # of the second frame to the first one
+    revised: Map  # 1 where the frames in between follow it, else 0
 
 
-class Search(NamedTuple):
-    """All of a level: keys and looks of both frames, and the rounds on the three grids, as in `Found`."""
+def search(
+    finer: Float[Array, "n h2 w2 3"], coarse: Float[Array, "n h w 3"], estimated: Flow, time: Float[Array, "b 1"]
+) -> tuple[Flow, Motion]:
+    """Flow of the frame at `time`, given the frames (2b) at levels `LEVEL - 1` and `LEVEL` and the estimated flow at
+    `LEVEL`. It has no gradient."""
+    finer, coarse, estimated = jax.lax.stop_gradient((finer, coarse, estimated))
+    finer = finer[:, : 2 * coarse.shape[1], : 2 * coarse.shape[2]]
+    t, matched, other = time[:, :, None, None], match(coarse), swapped(finer)
+    guesses = [backward_warp(estimated, x * backward_warp(estimated, x * estimated)) for x in (t, t - 1)]
+    guess = jnp.concatenate([guesses[0], -guesses[1]])
 
-    first: Keys
-    second: Keys
-    own: list[Round]
-    between: list[Round]
+    def own_round(flow: Flow, cells: Int[Array, ""]) -> tuple[Flow, None]:
+        back, match_back = (-backward_warp(swapped(x), flow) for x in (flow, matched))
+        candidates = jnp.stack([flow, matched, back, match_back, *shifted(flow, SIDES, cells)])
+        return cheapest(candidates, lambda x: colour_cost(finer, other, x, 0, 1) + prior(x, flow, guess)), None
 
-    def found(self) -> Found:
-        return Found(best(*self.own[-1]), certainties(*self.own[-1]), best(*self.between[-1]))
+    own, _ = jax.lax.scan(own_round, guess, jnp.array(OWN_ROUNDS))
+    own, seen = with_hidden(own, coarse, colour_cost(finer, other, own, 0, 1))
+    first, second = jnp.split(own, 2)
+    known = jnp.split(box(seen, NEARBY), 2)
+    frames, sides = jnp.split(finer, 2), ((first, -t), (-second, 1 - t))
 
+    def between_round(flow: Flow, cells: Int[Array, ""]) -> tuple[Flow, None]:
+        candidates = [flow, estimated, *shifted(flow, SIDES, cells)]
+        for side, share in sides:
+            candidates += [side, backward_warp(side, share * side), backward_warp(side, share * flow)]
 
-class Scorer(nnx.Module):
-    """A score for each candidate, by its evidence and the best of the others."""
+        def cost(x: Flow) -> Map:
+            off = AGREEMENT * jnp.minimum(*apart(x, first, second, t, 2.0))
+            return colour_cost(frames[0], frames[1], x, -t, 1 - t) + off + prior(x, flow, estimated)
 
-    def __init__(self, looks: bool, *, rngs: nnx.Rngs):
-        evidence = EVIDENCE + looks
-        shapes = (1, evidence, SCORER), (3, SCORER, SCORER), (1, 2 * SCORER, SCORER), (1, SCORER, 1)
-        self.convs = nnx.List([Conv(*shape, rngs=rngs) for shape in shapes])
+        return cheapest(jnp.stack(candidates), cost), None
 
-    def __call__(self, evidence: Float[Array, "b n h w e"]) -> Float[Array, "b n h w"]:
-        first, second, third, last = self.convs
-        x = leaky_relu(second(leaky_relu(first(evidence.reshape(-1, *evidence.shape[2:])))))
-        x = x.reshape(*evidence.shape[:-1], SCORER)
-        x = jnp.concatenate([x, jnp.broadcast_to(x.max(axis=1, keepdims=True), x.shape)], axis=-1)
-        return last(leaky_relu(third(x.reshape(-1, *x.shape[2:])))).reshape(evidence.shape[:-1])
-
-
-class Matcher(nnx.Module):
-    """Keys, and the choice of flow (see the module)."""
-
-    def __init__(self, *, rngs: nnx.Rngs):
-        inputs, self.convs = 3, nnx.List([])
-        for widths in WIDTHS:
-            for width in widths:
-                self.convs.append(Conv(3, inputs, width, rngs=rngs))
-                inputs = width
-        middle, coarse = WIDTHS[1][-1], WIDTHS[2][-1]
-        self.joint = Conv(3, middle + coarse, middle, rngs=rngs)
-        outputs = [keys + LOOKS for keys in KEYS]
-        self.heads = nnx.List([Conv(1, coarse, outputs[0], rngs=rngs), Conv(1, middle, outputs[1], rngs=rngs)])
-        self.scale = nnx.Param(jnp.log(jnp.array([SCALE])))
-        self.looks_scale = nnx.Param(jnp.log(jnp.full((len(LEVELS),), SCALE / 2)))
-        self.trust = nnx.Param(jnp.tile(jnp.array(TRUST), (len(LEVELS), 1)))
-        self.frames = nnx.List([Scorer(True, rngs=rngs) for _ in LEVELS])
-        self.between = nnx.List([Scorer(False, rngs=rngs) for _ in LEVELS])
-
-    def encode(self, image: Float[Array, "b h4 w4 3"]) -> list[Keys]:
-        """Keys and looks of a frame at each of `LEVELS`, given its image at level `IMAGE`."""
-        x, convs, stages = image - 0.5, iter(self.convs), []
-        for number, widths in enumerate(WIDTHS):
-            x = average_pool(x) if number else x
-            for _ in widths:
-                x = leaky_relu(next(convs)(x))
-            stages.append(x)
-        middle = jnp.concatenate([stages[1], resize_nearest(x, stages[1].shape[1:3])], axis=-1)
-        made = [head(y) for head, y in zip(self.heads, (x, leaky_relu(self.joint(middle))), strict=True)]
-        pairs = [(unit(y[..., :keys]), unit(y[..., keys:])) for y, keys in zip(made, KEYS, strict=True)]
-        return [jnp.concatenate(pair, axis=-1) for pair in pairs]
-
-    def search(
-        self,
-        number: int,
-        first: Keys,
-        second: Keys,
-        estimated: Flow,
-        time: Float[Array, "b 1"],
-        coarser: Found | None = None,
-    ) -> Search:
-        """The rounds at the level of this number in `LEVELS`, given the flow that is estimated on the grid of the frame
-        at `time`. No gradient reaches flow."""
-        t, keys, size = time[:, :, None, None], KEYS[number], (first.shape[1], first.shape[2])
-        own, estimated = jnp.concatenate([first, second]), jax.lax.stop_gradient(estimated)
-        (own, looks), other = (own[..., :keys], own[..., keys:]), swapped(own)[..., :keys]
-        if coarser is None:
-            scale = jnp.exp(self.scale[...])  # the keys' loss trains it, and the keys
-            flow, certainty = match(*jax.lax.stop_gradient((own, other, scale)))
-        else:
-            flow, certainty = resize_nearest(2 * coarser.own, size), resize_nearest(coarser.certainty, size)
-        guesses = [backward_warp(estimated, share * estimated) for share in (t, t - 1)]
-        start, end = jnp.zeros((len(own), 1, 1, 1)), jnp.ones((len(own), 1, 1, 1))
-        sides = Side(own, flow, certainty, start), Side(other, -swapped(flow), swapped(certainty), end)
-        looks = looks, jnp.exp(self.looks_scale[...][number])
-        frames = self.rounds(number, sides, jnp.concatenate([guesses[0], -guesses[1]]), looks)
-        (flow0, flow1), (sure0, sure1) = (jnp.split(x, 2) for x in (best(*frames[-1]), certainties(*frames[-1])))
-        sides = Side(first[..., :keys], flow0, sure0, -t), Side(second[..., :keys], -flow1, sure1, 1 - t)
-        return Search(first, second, frames, self.rounds(number, sides, estimated))
-
-    def rounds(
-        self, number: int, sides: tuple[Side, Side], estimated: Flow, looks: tuple[Keys, Array] | None = None
-    ) -> list[Round]:
-        """The candidates of each round, the first of them `estimated`, and their scores."""
-        flow, same, finest = estimated, [estimated], number > 0
-        if finest and looks is not None:
-            flow = sides[0].flow
-        for side in sides:  # candidates of all rounds
-            followed = backward_warp(side.flow, side.share * backward_warp(side.flow, side.share * side.flow))
-            same += [side.flow, followed, *([] if finest else neighbours(side.flow, 1))]
-        known, rounds = self.ends(sides, jnp.stack(same, axis=1)), []
-        scorer = self.between[number] if looks is None else self.frames[number]
-        for cells in ROUNDS[number]:
-            around = neighbours(flow, cells)
-            candidates = jnp.stack([*same, flow, *around], axis=1)
-            evidence = [known, self.ends(sides, candidates[:, len(same) :])]
-            here = evidence[1][:, 0]  # of `flow`
-            context = [[estimated], [flow], around, neighbours(flow, 1)]
-            distances = [sum(distance(one[:, None], candidates) for one in flows) / len(flows) for flows in context]
-            if looks is not None:
-                trust = here @ self.trust[...][number, :-1] + self.trust[...][number, -1]
-                distances.append(distance_to_alike(*looks, trust, flow, candidates, max(1, cells // 2)))
-            constants = abs(sides[0].share + sides[1].share)[:, None], jnp.full((1,) * 5, cells / 4)
-            constants = [jnp.broadcast_to(x, (*candidates.shape[:-1], 1)) for x in constants]
-            scores = scorer(jnp.concatenate([jnp.concatenate(evidence, axis=1), *distances, *constants], axis=-1))
-            rounds.append((candidates, scores))
-            flow = best(*rounds[-1])
-        return rounds
-
-    def ends(self, sides: tuple[Side, Side], candidates: Float[Array, "b n h w 2"]) -> Float[Array, "b n h w 7"]:
-        """Evidence of where candidates lead to: in both frames how far the flow there is from them, its certainty, and
-        whether it is outside of the picture; the similarity of both keys."""
-        batch, count, height, width, _ = candidates.shape
-        below = jnp.stack([jnp.zeros(count), height * jnp.arange(count)], axis=-1)[:, None, None]
-        keys, evidence = [], []
-        for side in sides:
-            way = side.share[:, None] * candidates
-            rows = (way - below).reshape(batch, -1, width, 2)  # one below the other, of one picture
-            looked_up = backward_warp(jnp.concatenate(side[:3], axis=-1), rows).reshape(*candidates.shape[:-1], -1)
-            keys.append(looked_up[..., :-3])
-            beyond = outside(way.reshape(-1, height, width, 2)).reshape(*candidates.shape[:-1], 1)
-            evidence += [distance(looked_up[..., -3:-1], candidates), 0.3 * looked_up[..., -1:], beyond]
-        evidence.append(4 * jnp.sum(keys[0] * keys[1], axis=-1, keepdims=True))
-        return jnp.concatenate(evidence, axis=-1)
+    flow, _ = jax.lax.scan(between_round, estimated, jnp.array(ROUNDS))
+    known = jnp.minimum(*(backward_warp(x, way * flow) for x, way in zip(known, (-t, 1 - t), strict=True)))
+    flow = jnp.where(known > 1 - MOST_HIDDEN, flow, estimated)
+    before, after = apart(flow, first, second, t, 2.0)
+    revised = (length(flow - estimated) > REVISED) | (abs(before - after) > REVISED) & (known > 1 - MOST_HIDDEN)
+    return flow, Motion(first, second, jnp.ceil(box(revised.astype(jnp.float32), 2)))
 
 
-def best(candidates: Float[Array, "b n h w 2"], scores: Float[Array, "b n h w"]) -> Flow:
-    """The candidate with the highest score at each cell."""
-    return jnp.take_along_axis(candidates, jnp.argmax(scores, axis=1)[:, None, ..., None], axis=1)[:, 0]
+def refine(
+    images: Float[Array, "n h2 w2 3"], flow: Flow, motion: Motion, time: Float[Array, "b 1"]
+) -> tuple[Float[Array, "b h2 w2 2"], Motion]:
+    """Flow and motion at twice the size, that of the frames (2b)."""
+    size, t, other = (images.shape[1], images.shape[2]), time[:, :, None, None], swapped(images)
+    flow = flow.astype(jnp.float32)
+
+    def own_tile(corner: Corner, image: Image, flow: Array, coarse: Array) -> Array:
+        flows, colours = of_four(2 * flow, image.shape[1:3]), of_four(coarse, image.shape[1:3])
+
+        def cost(x: Float[Array, "b h w 5"]) -> Map:
+            colours = jnp.minimum(jnp.mean(abs(image - x[..., 2:]), axis=-1, keepdims=True), COLOUR)
+            ends = backward_warp(other, x[..., :2] + corner)
+            return box(difference(image, ends, FINE_CLIP)) + COLOUR * colours
+
+        def chosen() -> Flow:
+            best = cheapest(jnp.concatenate([flows, colours], axis=-1), cost)
+            for cells in FINE_ROUNDS:
+                best = cheapest(jnp.stack([best, *shifted(best, SIDES, cells)]), cost)
+            return best[..., :2]
+
+        return jax.lax.cond(jnp.any(spread(flows) > EDGE), chosen, lambda: flows[0])
+
+    own, pooled = jnp.concatenate(motion[:2]), average_pool(images)
+    own = by_tiles(own_tile, [images, own, pooled])
+    first, second = jnp.split(jax.lax.stop_gradient(own), 2)
+    frames, revised = jnp.split(images, 2), resize_nearest(motion.revised, size)
+
+    def tile(corner: Corner, smooth: Flow, revised: Map, flow: Array) -> Array:
+        flows = of_four(2 * flow, smooth.shape[1:3])
+        edges = (spread(flows) > EDGE) & (revised > 0)
+
+        def cost(x: Flow) -> Map:
+            ends = (backward_warp(frame, way * x + corner) for frame, way in zip(frames, (-t, 1 - t), strict=True))
+            agreement = jnp.minimum(*apart(x, first, second, t, APART, corner))
+            return box(difference(next(ends), next(ends), FINE_CLIP)) + FINE_AGREEMENT * agreement
+
+        def chosen() -> Flow:
+            best = cheapest(flows, cost)
+            for cells in FINE_ROUNDS:
+                now = best
+                nearby = jnp.stack([now, *shifted(now, SIDES, cells)])
+                best = cheapest(nearby, lambda x, now=now: cost(x) + FINE_SMOOTHNESS * roughness(x, now))
+            return jnp.where(edges, best, smooth)
+
+        return jax.lax.cond(jnp.any(edges), chosen, lambda: smooth)
+
+    smooth = resize_bilinear(2 * flow, size)
+    flow = by_tiles(tile, [smooth, revised, flow])
+    return flow, Motion(first, second, revised)
 
 
-def certainties(candidates: Float[Array, "b n h w 2"], scores: Float[Array, "b n h w"]) -> Map:
-    """The logarithm of the probability of all that is close to the best candidate; no gradient."""
-    candidates, scores = jax.lax.stop_gradient((candidates, scores))
-    way = candidates - best(candidates, scores)[:, None]
-    near = jnp.exp(-jnp.sum(way * way, axis=-1) / SAME**2)
-    return jnp.log(jnp.sum(jax.nn.softmax(scores, axis=1) * near, axis=1) + 1e-6)[..., None]
+def odds(flow: Flow, motion: Motion, time: Float[Array, "b 1"]) -> Map:
+    """What the logit of the first frame's weight gains where the second one shows something else in front."""
+    before, after = apart(flow, *motion[:2], time[:, :, None, None], APART)
+    return MIXTURE * (after - before) * motion.revised
 
 
-def unit(x: Keys) -> Keys:
-    return x * jax.lax.rsqrt(jnp.sum(x * x, axis=-1, keepdims=True) + 1e-6)
+def by_tiles(function: Callable[..., Flow], near: Sequence[Float[Array, "b _h _w _c"]]) -> Flow:
+    """`function(corner, *near)`, on a CPU tile by tile: most tiles of an image have no edge, and nothing to choose.
+
+    A row or column of flow may depend on `REACH` more on either side, and on any place of images that `function` looks
+    up. Some of `near` have half the size of the first; with odd sides nothing is tiled.
+    """
+    (height, width), window = near[0].shape[1:3], TILE + 2 * REACH
+    if jax.default_backend() != "cpu" or min(height, width) < window or height % 2 or width % 2:
+        return function(jnp.zeros(2), *near)
+    scales, across = [height // x.shape[1] for x in near], -(-width // TILE)
+
+    def fill(number: Int[Array, ""], filled: Flow) -> Flow:
+        top, left = (
+            jnp.minimum(TILE * k, side - TILE) for k, side in zip(divmod(number, across), (height, width), strict=True)
+        )
+        y, x = jnp.clip(top - REACH, 0, height - window), jnp.clip(left - REACH, 0, width - window)
+        windows = []
+        for array, scale in zip(near, scales, strict=True):
+            shape = (array.shape[0], window // scale, window // scale, array.shape[3])
+            windows.append(jax.lax.dynamic_slice(array, (0, y // scale, x // scale, 0), shape))
+        made = function(jnp.stack([x, y]).astype(jnp.float32), *windows)
+        made = jax.lax.dynamic_slice(made, (0, top - y, left - x, 0), (len(made), TILE, TILE, 2))
+        return jax.lax.dynamic_update_slice(filled, made, (0, top, left, 0))
+
+    return jax.lax.fori_loop(0, -(-height // TILE) * across, fill, jnp.zeros((*near[0].shape[:3], 2)))
+
+
+def match(images: Image) -> Flow:
+    """The way from each cell (2b) to the one of the other frame whose patch is most similar."""
+    patches = jnp.stack(shifted(images, SQUARE), axis=-2).astype(jnp.float32)
+    patches = (patches - patches.mean(axis=-2, keepdims=True)).reshape(*images.shape[:3], -1)
+    patches *= jax.lax.rsqrt(jnp.sum(patches * patches, axis=-1, keepdims=True) + PLAIN)
+    batch, height, width, channels = patches.shape
+    others, own = swapped(patches).reshape(batch, height * width, channels), patches[:, ::STRIDE, ::STRIDE]
+    rows = even_share(own.shape[1], batch * own.shape[2] * height * width, PAIRS)
+
+    def best(tile: Float[Array, "b r w c"]) -> Int[Array, "b r w"]:
+        return jnp.argmax(jnp.einsum("brwc,bnc->brwn", tile, others), axis=-1)
+
+    tiles = own.reshape(batch, -1, rows, *own.shape[2:]).swapaxes(0, 1)
+    found = jax.lax.map(best, tiles).swapaxes(0, 1).reshape(batch, *own.shape[1:3])
+    here = jnp.stack(jnp.meshgrid(jnp.arange(width), jnp.arange(height)), axis=-1)[::STRIDE, ::STRIDE]
+    way = (jnp.stack([found % width, found // width], axis=-1) - here).astype(jnp.float32)
+    return way.repeat(STRIDE, axis=1).repeat(STRIDE, axis=2)[:, :height, :width]
+
+
+def with_hidden(flow: Flow, images: Image, cost: Map) -> tuple[Flow, Map]:
+    """Flow (2b) in which cells that the other frame hides go with seen ones that look like them; 1 for the seen."""
+    least, share = RETURNS
+    missed = length(flow + backward_warp(swapped(flow), flow))
+    seen = (missed < least + share * length(flow)) & (outside(flow) == 0) & (cost < SEEN)
+
+    def spread_out(state: tuple[Flow, Map], step: Int[Array, ""]) -> tuple[tuple[Flow, Map], None]:
+        flow, trust = state
+        near = jnp.stack(shifted(jnp.concatenate([flow, trust, images], axis=-1), RING, step))
+        flows, weights, colours = near[..., :2], near[..., 2:3], near[..., 3:] - images
+        weights *= jnp.exp(-jnp.sum(colours * colours, axis=-1, keepdims=True) / ALIKE**2)
+
+        def doubt(x: Flow) -> Map:
+            off = flows - x
+            return -jnp.sum(weights * jnp.exp(-jnp.sum(off * off, axis=-1, keepdims=True)), axis=0)
+
+        candidates = jnp.stack([flows[RING.index(way)] for way in AROUND])
+        doubts = jax.lax.map(doubt, candidates)
+        found, support = taken(candidates, doubts), -jnp.min(doubts, axis=0)
+        flow = jnp.where(~seen & (support > 1e-3), found, flow)
+        return (flow, jnp.where(seen, 1.0, jnp.clip(support / 3, 0, 0.5))), None
+
+    (flow, _), _ = jax.lax.scan(spread_out, (flow, seen.astype(jnp.float32)), jnp.array(FILLING))
+    return flow, seen.astype(jnp.float32)
+
+
+def cheapest(candidates: Float[Array, "n b h w c"], cost: Callable[[Array], Map]) -> Float[Array, "b h w c"]:
+    """The candidate with the lowest cost at each cell; costs are computed one after the other."""
+    return taken(candidates, jax.lax.stop_gradient(jax.lax.map(cost, candidates)))
+
+
+def taken(candidates: Float[Array, "n b h w c"], costs: Float[Array, "n b h w 1"]) -> Float[Array, "b h w c"]:
+    return jnp.take_along_axis(candidates, jnp.argmin(costs, axis=0)[None], axis=0)[0]
+
+
+def colour_cost(
+    first: Float[Array, "b h2 w2 3"], second: Float[Array, "b h2 w2 3"], flow: Flow, start: Share, end: Share
+) -> Map:
+    """How far the colours at the ends of flow, from `start` to `end` of its way, differ at the next finer level."""
+    fine = (2 * flow).repeat(2, axis=1).repeat(2, axis=2)
+    off = difference(backward_warp(first, start * fine), backward_warp(second, end * fine), CLIP)
+    beyond = jnp.maximum(outside(start * fine), outside(end * fine)) > 0
+    return box(average_pool(jnp.where(beyond, CLIP / 2, off)))
+
+
+def difference(a: Image, b: Image, most: float) -> Map:
+    return jnp.minimum(jnp.mean(abs(a - b), axis=-1, keepdims=True), most).astype(jnp.float32)
+
+
+def prior(flow: Flow, current: Flow, estimated: Flow) -> Map:
+    """The cost of other flow than around it, and than was estimated."""
+    return SMOOTHNESS * roughness(flow, current) + ESTIMATED * jnp.minimum(length(flow - estimated), 1)
+
+
+def roughness(flow: Flow, current: Flow) -> Map:
+    """How far flow is from the current one of the eight cells around, up to 1 each; their mean."""
+    return sum((jnp.minimum(length(flow - x), 1) for x in shifted(current, AROUND)), jnp.zeros(())) / len(AROUND)
+
+
+def apart(
+    flow: Flow,
+    first: Float[Array, "b h2 w2 2"],
+    second: Float[Array, "b h2 w2 2"],
+    time: Share,
+    most: float,
+    corner: Corner | int = 0,
+) -> tuple[Map, Map]:
+    """How far flow in between is from that of the cells which it leads to, in both frames; 1 for `most` and more. It
+    may be that of a tile with this corner."""
+    before = length(backward_warp(first, corner - time * flow) - flow)
+    after = length(backward_warp(second, corner + (1 - time) * flow) + flow)
+    return jnp.minimum(before / most, 1), jnp.minimum(after / most, 1)
+
+
+def of_four(x: Float[Array, "b h w c"], size: Sequence[int]) -> Float[Array, "n b h2 w2 c"]:
+    """The values that bilinear interpolation to twice the size would mix, the nearest one first; at the edge of an odd
+    size the last ones again."""
+    beside = interleave(*shifted(x, [(0, -1), (0, 1)]), axis=2)
+    rows = [x.repeat(2, axis=2), beside]
+    values = [row.repeat(2, axis=1) for row in rows]
+    values += [interleave(*shifted(row, [(-1, 0), (1, 0)]), axis=1) for row in rows]
+    missing = [(0, max(0, side - 2 * had)) for side, had in zip(size, x.shape[1:3], strict=True)]
+    return jnp.pad(jnp.stack(values), ((0, 0), (0, 0), *missing, (0, 0)), mode="edge")[:, :, : size[0], : size[1]]
+
+
+def spread(flows: Float[Array, "n b h w 2"]) -> Map:
+    """How far the others are from the first, at most."""
+    return jnp.max(length(flows - flows[:1]), axis=0)
+
+
+def shifted(x: Float[Array, "b h w c"], ways: Sequence[tuple[int, int]], step: int | Int[Array, ""] = 1) -> list[Array]:
+    """The values at `step` times so many cells below and to the right, at most `FARTHEST` times; at the edge, of the
+    nearest one."""
+    reach = max(abs(cells) for way in ways for cells in way) * (step if isinstance(step, int) else FARTHEST)
+    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="edge")
+    return [jax.lax.dynamic_slice(padded, (0, reach + step * y, reach + step * x_, 0), x.shape) for y, x_ in ways]
+
+
+def box(x: Map, reach: int = 1) -> Map:
+    """The mean of a square around each cell."""
+    side = 2 * reach + 1
+    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="edge")
+    total = jax.lax.reduce_window(padded, 0.0, jax.lax.add, (1, side, side, 1), (1, 1, 1, 1), "VALID")
+    return total / side**2
+
+
+def length(flow: Float[Array, "*n 2"]) -> Float[Array, "*n 1"]:
+    return jnp.sqrt(jnp.sum(flow * flow, axis=-1, keepdims=True) + 1e-8)
 
 
 def swapped(x: Float[Array, "b h w c"]) -> Array:
     """First frames and second ones in the other order."""
     return jnp.roll(x, len(x) // 2, axis=0)
-
-
-def distance(a: Float[Array, "*n 2"], b: Float[Array, "*m 2"]) -> Float[Array, "*k 1"]:
-    """log(1 + |a - b|)."""
-    difference = a - b
-    return jnp.log1p(jnp.sqrt(jnp.sum(difference * difference, axis=-1, keepdims=True) + 1e-12))
-
-
-def shifted(x: Float[Array, "b h w c"], ways: Sequence[tuple[int, int]]) -> list[Array]:
-    """The value at so many cells below and to the right; at the edge, of the nearest one."""
-    height, width, reach = *x.shape[1:3], max(abs(step) for way in ways for step in way)
-    padded = jnp.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="edge")
-    return [padded[:, reach + y : reach + y + height, reach + x : reach + x + width] for y, x in ways]
-
-
-def neighbours(flow: Flow, cells: int) -> list[Flow]:
-    """The flow at the cells to the left, right, above and below, so far away."""
-    return shifted(flow, [(0, -cells), (0, cells), (-cells, 0), (cells, 0)])
-
-
-def distance_to_alike(
-    looks: Keys,
-    scale: Float[Array, ""],
-    trust: Float[Array, "b h w"],
-    flow: Flow,
-    candidates: Float[Array, "b n h w 2"],
-    step: int,
-) -> Float[Array, "b n h w 1"]:
-    """The distance of candidates to the flow of the 24 cells around, summed by their shares: the exponentials of
-    likeness and trust, divided by 1 and the sum of all. Where none can be trusted, it is 0 for all candidates."""
-    ways = [(step * y, step * x) for y in range(-2, 3) for x in range(-2, 3) if x or y]
-    likeness = scale * jnp.stack([jnp.sum(looks * other, axis=-1) for other in shifted(looks, ways)])
-    logits = likeness.astype(jnp.float32) + jnp.stack([one[..., 0] for one in shifted(trust[..., None], ways)])
-    shares = jax.nn.softmax(jnp.concatenate([logits, jnp.zeros_like(logits[:1])]), axis=0)[:-1, :, None, ..., None]
-    pairs, total = zip(shares, shifted(flow, ways), strict=True), jnp.zeros(())
-    return sum((share * distance(one[:, None], candidates) for share, one in pairs), total)
-
-
-def match(own: Keys, other: Keys, scale: Float[Array, 1]) -> tuple[Flow, Map]:
-    """The way from each cell to the most similar one of the other frame, and the logarithm of its probability.
-
-    Probabilities are the softmax of `scale` times the cosine over all cells. The way is the mean over the best cell and
-    those around it, by probability. Some rows of `own` are compared at a time.
-    """
-    batch, height, width, _ = own.shape
-    others = other.reshape(batch, height * width, -1).astype(jnp.float32)
-    rows = even_share(height, batch * width * height * width, PAIRS)
-    y, x = (offset.ravel() for offset in jnp.meshgrid(jnp.arange(-1, 2), jnp.arange(-1, 2), indexing="ij"))
-
-    def tile(own: Float[Array, "b r w k"]) -> tuple[Float[Array, "b r w 2"], Float[Array, "b r w 1"]]:
-        logits = scale * jnp.einsum("brwk,bnk->brwn", own.astype(jnp.float32), others)
-        best = jnp.argmax(logits, axis=-1)[..., None]
-        to_y, to_x = best // width + y, best % width + x
-        inside = (to_y >= 0) & (to_y < height) & (to_x >= 0) & (to_x < width)
-        near = jnp.take_along_axis(logits, jnp.where(inside, to_y * width + to_x, best), axis=-1)
-        shares = jnp.where(inside, jnp.exp(near - jax.nn.logsumexp(logits, axis=-1, keepdims=True)), 0)
-        total = jnp.sum(shares, axis=-1, keepdims=True)
-        place = jnp.stack([jnp.sum(shares * to, axis=-1) for to in (to_x, to_y)], axis=-1) / total
-        return place, jnp.log(total)
-
-    tiles = own.reshape(batch, height // rows, rows, width, -1).swapaxes(0, 1)
-    place, certainty = (x.swapaxes(0, 1).reshape(batch, height, width, -1) for x in jax.lax.map(tile, tiles))
-    here = jnp.stack(jnp.meshgrid(jnp.arange(width), jnp.arange(height)), axis=-1)
-    return place - here, certainty

@@ -30,6 +30,7 @@ as one function.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -40,10 +41,10 @@ from flax import nnx
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from common.nn.init import split
+from common.nn.init import blank, split
 from common.nn.remat import remat as rematerialised
 from film import matching
-from film.config import LEVELS, FilmConfig
+from film.config import LEVEL, FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
 from film.ops.convolution import Stage, whole
@@ -62,7 +63,6 @@ class Encoded(NamedTuple):
 
     packs: Pyramid  # levels 1 and up that are warped and fused: image and features, packed (`film.ops.packing`)
     features: Pyramid  # the coarser feature levels, which only flow sees
-    keys: Pyramid  # for `matching`, of its levels
 
 
 class Coarse(NamedTuple):
@@ -71,6 +71,7 @@ class Coarse(NamedTuple):
     forward_flow: Pyramid  # x0 -> x1, levels 1 and up of those that are fused, (dx, dy) in pixels of each level
     backward_flow: Pyramid  # x1 -> x0
     decoded: Float[Array, "b h w c"]  # the decoder's output for level 0, at level 1
+    motion: matching.Motion | None = None  # for `matching`, at level 1
 
 
 class FilmOutput(NamedTuple):
@@ -92,7 +93,6 @@ class Film(nnx.Module):
         self.extractor = FeatureExtractor(config, rngs=rngs)
         self.flow = FlowEstimator(config, rngs=rngs)
         self.fusion = Fusion(config, rngs=rngs)
-        self.matcher = matching.Matcher(rngs=rngs) if config.matching else None
 
     def __call__(
         self,
@@ -128,60 +128,77 @@ class Film(nnx.Module):
         features = self.extractor(pyramid, stage)
         fused = self.config.fusion_pyramid_levels
         packs = [pack(*pair) for pair in zip(pyramid[:fused], features[:fused], strict=True)]
-        keys = [] if self.matcher is None else stage(self.matcher.encode)(pyramid[matching.IMAGE])
-        return packs[0], Encoded(packs[1:], features[fused:], keys)
+        return packs[0], Encoded(packs[1:], features[fused:])
 
     def coarse(self, e0: Encoded, e1: Encoded, time: Time, flow: Flows | None = None, stage: Stage = whole) -> Coarse:
         """Flow and decoder up to level 1.
 
         `flow`, backward and forward, in pixels of its own level, is used as it is at that level (1 or coarser, by its
-        size) and below, and refined above; None: flow is estimated from the coarsest level on, with `matching` at its
-        levels.
+        size) and below, and refined above; None: flow is estimated from the coarsest level on, or `matching` finds it.
         """
         fused = self.config.fusion_pyramid_levels - 1  # of these levels
         first, second = e0.packs + e0.features, e1.packs + e1.features
-        refined, known_backward, known_forward = len(first), [], []
+        refined, known_backward, known_forward, motion = len(first), [], [], None
         if flow is not None:
             refined = [x.shape[1:3] for x in first].index(flow.shape[1:3])  # levels finer than the flow
             known = [x / 2**n for n, x in enumerate(image_pyramid(flow, max(1, fused - refined)))]
             known_backward, known_forward = [x[..., :2] for x in known], [x[..., 2:] for x in known]
-        elif self.matcher is not None:
-            known_backward, known_forward, _ = self.matched(e0, e1, time, stage)
-            refined -= len(known_forward)
+        elif self.config.matching:
+            known_backward, known_forward, motion = self._matched(first, second, time, stage)
+            refined = 0
         below = known_backward[:1], known_forward[:1]
         backward, forward = self._flows(first[:refined], second[:refined], time, 1, *below, stage)
         backward, forward = (backward + known_backward)[:fused], (forward + known_forward)[:fused]
         decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
-        return Coarse(forward, backward, decoded)
+        return Coarse(forward, backward, decoded, motion)
 
-    def matched(
-        self, e0: Encoded, e1: Encoded, time: Time, stage: Stage = whole
-    ) -> tuple[Pyramid, Pyramid, list[matching.Search]]:
-        """Flow backward and forward from the finest level of `matching` on, and the searches of its levels."""
-        assert self.matcher is not None
-        first, second = e0.packs + e0.features, e1.packs + e1.features  # of levels 1 and up
-        backward, forward, searches, found, refined = [], [], [], None, len(first)
-        for number, level in enumerate(LEVELS):
-            part = first[level - 1 : refined], second[level - 1 : refined]
-            to_first, to_second = self._flows(*part, time, level, backward[:1], forward[:1], stage)
-            search = stage(partial(self.matcher.search, number))
-            searches.append(search(e0.keys[number], e1.keys[number], to_second[0], time, found))
-            found = searches[-1].found()
-            kept = jnp.all(found.between == to_second[0], axis=-1, keepdims=True)
-            chosen = jnp.where(kept, to_second[0], found.between)  # the same, with a gradient where it is estimated
-            backward, forward = [-chosen, *to_first[1:], *backward], [chosen, *to_second[1:], *forward]
-            refined = level - 1
-        return backward, forward, searches
+    def _matched(
+        self, first: Pyramid, second: Pyramid, time: Time, stage: Stage
+    ) -> tuple[Pyramid, Pyramid, matching.Motion]:
+        """Flow backward and forward of levels 1 and up, by `film.matching`."""
+        images = [jnp.concatenate([x[..., :COLORS] for x in pair]) for pair in zip(first, second, strict=True)][:LEVEL]
+        backward, forward = self._flows(first[LEVEL - 1 :], second[LEVEL - 1 :], time, LEVEL, [], [], stage)
+        flow, motion = stage(matching.search)(*images[LEVEL - 2 :], forward[0], time)
+        backward, forward = [-flow, *backward[1:]], [flow, *forward[1:]]
+        for level in range(LEVEL - 1, 0, -1):
+            to_first, to_second, motion = self._refined(
+                images[level - 1], first[level - 1], second[level - 1], time, level, forward[0], motion, stage
+            )
+            backward, forward = [to_first, *backward], [to_second, *forward]
+        return backward, forward, motion
+
+    def _refined(
+        self,
+        images: Float[Array, "n h w 3"],
+        first: Pack,
+        second: Pack,
+        time: Time,
+        level: int,
+        coarser: Float[Array, "b h2 w2 2"],
+        motion: matching.Motion,
+        stage: Stage,
+    ) -> tuple[Array, Array, matching.Motion]:
+        """Flow backward and forward of a level, by `film.matching.refine` and the level's predictor."""
+        chosen, motion = stage(matching.refine)(images, coarser, motion, time)
+        both = jnp.concatenate([-chosen, chosen], axis=-1)
+        (flow,) = self.flow.bilateral([first], [second], time, level, both, stage, upsampled=True)
+        return flow[..., :2], flow[..., 2:], motion
 
     def finish(self, x0: Pack, x1: Pack, coarse: Coarse, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frames of pairs, from their finest level and `coarse`."""
-        known = coarse.backward_flow[:1], coarse.forward_flow[:1]
-        backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
+        known, odds = (coarse.backward_flow[:1], coarse.forward_flow[:1]), 0.0
+        if coarse.motion is None:
+            backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
+        else:
+            images = jnp.concatenate([x0[..., :COLORS], x1[..., :COLORS]])
+            *flows, motion = self._refined(images, x0, x1, time, 0, known[1][0], coarse.motion, stage)
+            backward, forward = ([flow] for flow in flows)
+            odds = matching.odds(forward[0], motion, time)
         levels = self._aligned([x0], [x1], backward, forward, time)
         image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
         weight = None
         if self.config.blend:
-            image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:])
+            image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:], odds)
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
         return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 
@@ -213,6 +230,13 @@ class Film(nnx.Module):
         t = time[:, :, None, None]
         flows = [flow * t for flow in backward], [flow * (1 - t) for flow in forward]
         return list(zip(packs0, packs1, *flows, strict=True))
+
+
+def with_matching(model: Film) -> Film:
+    """The same network, whose flow is also searched for in the whole frames (`film.matching`). ValueError for a shape
+    that cannot have it (`FilmConfig`)."""
+    graphdef, _ = blank(Film, replace(model.config, matching=True))
+    return nnx.merge(graphdef, nnx.state(model))
 
 
 def check_frame(name: str, frame: Any) -> None:

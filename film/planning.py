@@ -34,7 +34,7 @@ from pathlib import Path
 import psutil
 
 from common.nn.tiling import GRID, OVERLAP
-from film.config import KEYS, LEVELS, LOOKS, FilmConfig
+from film.config import FilmConfig
 
 BASE, PER_PARAMETER, SHARE = 0.72e9, 7.8, 1.39
 ACCELERATOR = 2.3  # bytes of an accelerator for each byte of the model
@@ -42,7 +42,8 @@ USABLE = 0.8  # of free memory
 MODEST = 2 << 30  # bytes up to which encoded frames are kept by default
 MAPPED = 1.5  # bytes of address space, which `ulimit -v` limits, for each byte in use
 FRAME, FLOWS = 12, 16  # bytes of a pixel of a frame, and of both flows, float32
-MATCHING = 11_000  # multiply-adds of a search for each pixel of 1280x720; those of all pairs grow with the image
+MATCHING = 150_000  # multiply-adds of convolutions that take as long as `film.matching`, for each pixel of 1280x720
+MATCHING_BYTES = 190.0  # for each pixel, at the peak
 SMALLEST_WINDOW = 2 * OVERLAP + GRID
 SCALES = (1, 2, 4, 8, 16)
 CGROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
@@ -176,7 +177,8 @@ def network_bytes(config: FilmConfig, pixels: int, ensemble: bool = False, kept:
     """The peak of a process that runs the network on a pair of so many pixels and keeps `kept` encoded frames; an
     ensemble encodes each frame twice."""
     held = held_bytes(config, kept) * (2 if ensemble else 1)
-    return BASE + PER_PARAMETER * parameters(config) + pixels * (SHARE * encoded_bytes(config)[0] + held)
+    each = SHARE * encoded_bytes(config)[0] + held + MATCHING_BYTES * config.matching
+    return BASE + PER_PARAMETER * parameters(config) + pixels * each
 
 
 def held_bytes(config: FilmConfig, kept: int) -> float:
@@ -192,9 +194,6 @@ def encoded_bytes(config: FilmConfig) -> tuple[float, float]:
     channels = [config.feature_channels(level) for level in range(config.pyramid_levels)]
     for level in range(config.fusion_pyramid_levels):
         channels[level] += 4  # the image, packed
-    if config.matching:
-        for level, keys in zip(LEVELS, KEYS, strict=True):
-            channels[level] += keys + LOOKS
     finest, *coarser = (4 * count / 4**level for level, count in enumerate(channels))
     return finest, sum(coarser)
 

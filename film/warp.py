@@ -15,8 +15,8 @@ from film.ops.row_tiling import Top, even_share
 
 TILE_VALUES = 1 << 20  # values looked up at a time on a CPU
 Image = Float[Array, "b h w c"]
-Flow = Float[Array, "b r w 2"]
-Output = Float[Array, "b r w c"]
+Flow = Float[Array, "b r s 2"]
+Output = Float[Array, "b r s c"]
 Pixels = Float[Array, "g p c"]
 Index = Int[Array, "g k"]
 Fraction = Float[Array, "g k"]
@@ -25,8 +25,8 @@ Fraction = Float[Array, "g k"]
 def backward_warp(image: Image, flow: Flow, top: Top = 0) -> Output:
     """Warps `image` (any range, any number of channels) by `flow` = (dx, dy) in pixels.
 
-    `flow` may have some rows alone, from row `top` on. Differentiable in both arguments; as in the reference, the
-    gradient is zero for a flow that points outside the image. Height and width are at least 2.
+    `flow` may have some rows alone, from row `top` on, and the first columns alone. Differentiable in both arguments;
+    as in the reference, the gradient is zero for a flow that points outside the image. Height and width are at least 2.
     """
     height, width = image.shape[1:3]
     if height < 2 or width < 2:
@@ -123,7 +123,7 @@ def _pixels_and_cells(image: Image, flow: Flow, top: Float[Array, ""]) -> tuple[
     """
     batch, height, width, channels = image.shape
     y0, fy = _split(top + jnp.arange(flow.shape[1], dtype=flow.dtype)[:, None] + flow[..., 1], height)
-    x0, fx = _split(jnp.arange(width, dtype=flow.dtype)[None, :] + flow[..., 0], width)
+    x0, fx = _split(jnp.arange(flow.shape[2], dtype=flow.dtype) + flow[..., 0], width)
     corner, groups = y0 * width + x0, batch
     if jax.default_backend() == "cpu":
         corner, groups = corner + height * width * jnp.arange(batch)[:, None, None], 1

@@ -45,7 +45,7 @@ from film.data.triplet import Prediction, Triplet
 from film.evaluation.baselines import METHODS, ORACLES, Between, Frame, Method, average, mixed
 from film.evaluation.regions import SMALLEST, Mask, estimated
 from film.io.weights import load
-from film.model import Film
+from film.model import Film, with_matching
 from film.visualization import Row as Images
 from film.visualization import draw_row, spread, stacked
 
@@ -80,6 +80,7 @@ class FilmEvaluation(Evaluation):
     baselines: Sequence[Annotated[str, one_of(METHODS)]] = tuple(METHODS)  # without training
     oracles: Sequence[Annotated[str, one_of(ORACLES)]] = ()  # that see the truth, shown last
     compare_with: Sequence[str] = ()  # other weights, a row each under their own name
+    matching: bool = False  # search the whole frames (`film.matching`) with the weights that are scored
     moments: Sequence[Literal["midpoints", "direct"]] = ()  # empty: the way of the network
     scales: OneOrMore[PositiveShare] = (1.0,)  # 0.5 halves width and height before anything else
     regions: Sequence[str] = ()  # of the first metric, which is pointwise then
@@ -139,6 +140,7 @@ class FilmEvaluation(Evaluation):
         metrics = {name: {"kind": type(m).__name__, **dataclasses.asdict(m)} for name, m in self.metrics.items()}
         sets = {name: {"source": repr(self.sets[name]), "triplets": count} for name, count in counts.items()}
         options = {"beside": self.compare_with, "moments": self.moments, "limit": self.limit, "search": self.search}
+        options["matching"] = self.matching
         results = {"metrics": metrics, "sets": sets, "scores": summary}
         output.write_json(SUMMARY, provenance(weights) | options | results)
         for name in self.sets if self.worst else ():
@@ -185,6 +187,8 @@ class FilmEvaluation(Evaluation):
     def _networks(self, name: str, weights: str) -> dict[str, Method]:
         """A network as a method by name, once for each of `moments`."""
         model, (first, *others) = load(weights), self.moments or (None,)
+        if self.matching and name == OURS:
+            model = with_matching(model)
         return {name: network(model, first)} | {f"{name} {how}": network(model, how) for how in others}
 
     def score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:

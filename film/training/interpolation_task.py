@@ -33,7 +33,7 @@ from film.model import Film, FilmOutput
 from film.training.initialization import glorot, initialize
 from film.visualization import ImageSummary, TripletSheet
 
-ADDED = ("coverage", "sided_levels", "matching")  # fields of `FilmConfig` whose parts are trained on from others
+ADDED = ("coverage", "sided_levels")  # fields of `FilmConfig` whose parts are trained on from others
 
 
 @dataclass(frozen=True)

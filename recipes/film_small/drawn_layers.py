@@ -131,25 +131,17 @@ def sample(textures: Textures, layer: Layers, points: Points) -> tuple[Float[Arr
     return colour, jnp.where(layer.side == 0, 1.0, jnp.where(layer.side < 0, 0.0, opacity))
 
 
-def front_flow(
-    layers: Layers, number: Int[Array, "d d"], time: Array, end: Array
-) -> tuple[Float[Array, "d d 2"], Float[Array, "d d 2"]]:
-    """Flow of the layer of this number of each cell from `time` to `end`, px, and where it ends."""
+def visible(
+    textures: Textures, layers: Layers, front: tuple[Array, Array], time: Array, end: Array, size: int
+) -> tuple[Float[Array, "c c 2"], Float[Array, "c c"]]:
+    """Flow of the front-most layer of each cell from `time` to `end`, px; 1 where its end is seen, else 0."""
+    number, clean = front
     centres = grid(len(number), CELL)
 
     def move(layer: Layers) -> Array:
         return place(layer, trace(layer, centres, time), end)
 
     ends = jnp.take_along_axis(jax.lax.map(move, layers), number[None, ..., None], axis=0)[0]
-    return ends - centres, ends
-
-
-def visible(
-    textures: Textures, layers: Layers, front: tuple[Array, Array], time: Array, end: Array, size: int
-) -> tuple[Float[Array, "c c 2"], Float[Array, "c c"]]:
-    """Flow of the front-most layer of each cell from `time` to `end`, px; 1 where its end is seen, else 0."""
-    number, clean = front
-    flow, ends = front_flow(layers, number, time, end)
 
     def covered(_: None, layer_and_number: tuple[Layers, Array]) -> tuple[None, Array]:
         layer, own = layer_and_number
@@ -159,7 +151,7 @@ def visible(
     _, hidden = jax.lax.scan(covered, None, (layers, jnp.arange(len(layers.side))))
     margin = (CELL - 1) / 2
     inside = jnp.all((ends >= margin) & (ends <= size - 1 - margin), axis=-1)
-    return flow, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
+    return ends - centres, (inside & clean & ~hidden.any(axis=0)).astype(jnp.float32)
 
 
 def front_cells(opacities: Float[Array, "n c c"]) -> tuple[Int[Array, "d d"], Array]:

@@ -14,9 +14,6 @@ More of what interpolation finds hard than there: small and thin things, things 
 on others and turn about a joint, motion up to 160 px. Film frames (`film`), of which only the images are known, are
 mixed in: of some random triplets of crops the one that moves most. Batch i is a function of the seed and i.
 
-On two cores drawing takes as long as a small network's training step. So a batch may be given several times (`echoes`,
-as in data echoing, Choi et al., 2019), each time turned, mirrored and reversed in another way.
-
     python -m recipes.film_small.drawn_scenes --folder data/photographs -o sheet.png
 """
 
@@ -47,7 +44,6 @@ from recipes.film_small.drawn_layers import (
     Layers,
     Textures,
     front_cells,
-    front_flow,
     mipmaps,
     sample,
     trace_pixels,
@@ -61,7 +57,6 @@ from recipes.film_small.textures import COARSEST
 STEPS = 16  # y is at a multiple of 1 / 16, or half-way
 OUTLINES = 384  # to choose from
 WAVES = 3
-WAYS = 16  # of `echoed`
 CANDIDATES = 4  # triplets of the film's crops, of which one is taken
 CUT = 24.0  # mean difference of neighbouring frames, of 255, from which on they are of different shots
 
@@ -84,7 +79,6 @@ class DrawnScenes(Checked):
     )  # fewest and most frames from the middle to an outer frame of the film
     batch_size: Positive = 64
     crop: Annotated[Side, whole(32)] = 224
-    echoes: Positive = 1  # batches that are made of each one that is drawn
     layers: NotNegative = 4  # in front of the background, at most
     motion: Annotated[Sequence[int | float], PAIR] = (0.5, 160.0)  # px, extent of a scene's motion between t = 0 and 1
     still: Share = 0.4  # of scenes with a still camera and background
@@ -118,50 +112,21 @@ class DrawnBatches:
         size = config.batch_size // count
         self.share = size * index, size * (index + 1)
         self.draw = jax.jit(partial(draw_batch, config, *self.share))
-        self.drawn: tuple[int, Batch] | None = None  # the last one, and its number
 
     def __iter__(self) -> "DrawnBatches":
         return self
 
     def __next__(self) -> Batch:
-        number, echo = divmod(self.position, self.config.echoes)
-        key = jax.random.fold_in(self.key, number)
-        if self.drawn is None or self.drawn[0] != number:
-            self.drawn = number, self.draw(key, self.textures)
-        ways = [0, *(1 + np.random.default_rng(np.asarray(jax.random.key_data(key))).permutation(WAYS - 1))]
-        ids = self.config.batch_size * number + np.arange(*self.share)
+        batch = self.draw(jax.random.fold_in(self.key, self.position), self.textures)
+        ids = self.config.batch_size * self.position + np.arange(*self.share)
         self.position += 1
-        return echoed(self.drawn[1], int(ways[echo % WAYS])) | {IDS: ids}
+        return batch | {IDS: ids}
 
     def get_state(self) -> dict[str, int]:
         return {"position": self.position}
 
     def set_state(self, state: dict[str, int]) -> None:
         self.position = int(state["position"])
-
-
-@partial(jax.jit, static_argnums=1)
-def echoed(batch: Batch, way: int) -> Batch:
-    """A batch transposed, mirrored and reversed in time, or some of it; `way` is below `WAYS`, 0 leaves all as it is."""
-    transpose, right_left, upside_down, reverse = (bool(way & bit) for bit in (1, 2, 4, 8))
-
-    def turned(name: str, x: Array) -> Array:
-        if x.ndim < 3:
-            return x
-        signs = jnp.array([-1.0 if right_left else 1.0, -1.0 if upside_down else 1.0])
-        x = jnp.swapaxes(x, 1, 2) if transpose else x
-        x = x[:, :, ::-1] if right_left else x
-        x = x[:, ::-1] if upside_down else x
-        if name.startswith("flow"):
-            x = signs * (x[..., ::-1] if transpose else x)
-        return x
-
-    batch = {name: turned(name, x) for name, x in batch.items()}
-    if reverse:
-        for one, other in (("x0", "x1"), ("flow0", "flow1"), ("valid0", "valid1"), ("flow01", "flow10")):
-            batch[one], batch[other] = batch[other], batch[one]
-        batch["time"] = 1 - batch["time"]
-    return batch
 
 
 def load_textures(config: DrawnScenes) -> Textures:
@@ -207,7 +172,7 @@ def draw_batch(config: DrawnScenes, first: int, end: int, key: PRNGKeyArray, tex
 
 def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Batch:
     """One example: images [c c 3], flows [c/4 c/4 2], valid [c/4 c/4], time [1]. `flow0`, `flow1` and `valid` are of y,
-    as in `film.data.triplet_batches`; `flow01` of x0 and `flow10` of x1 lead to the other one, seen there or not."""
+    as in `film.data.triplet_batches`."""
     size, keys = config.crop, jax.random.split(key, 8)
     layers = draw_layers(config, keys[0], textures.photographs.shape)
     sixteenth = jax.random.randint(keys[1], (), 1, STEPS) / STEPS
@@ -227,12 +192,8 @@ def draw_scene(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Ba
     images, opacities = jax.lax.map(view, jnp.stack([jnp.zeros(()), time, jnp.ones(())]))
     front = front_cells(opacities[1])
     flows, valid = jax.lax.map(lambda end: visible(textures, layers, front, time, end, size), jnp.array([0.0, 1.0]))
-    ways = jnp.array([[0.0, 1.0], [1.0, 0.0]])
-    fronts = jnp.stack([front_cells(opacities[end])[0] for end in (0, 2)])
-    across = jax.lax.map(lambda x: front_flow(layers, x[0], *x[1])[0], (fronts, ways))
     x0, y, x1 = _finish(config, keys[3], images, time)
     flow = dict(flow0=flows[0], flow1=flows[1], valid0=valid[0], valid1=valid[1])
-    flow |= dict(flow01=across[0], flow10=across[1])
     return dict(x0=x0, y=y, x1=x1, time=time[None], **flow)
 
 
@@ -340,7 +301,7 @@ def draw_film(config: DrawnScenes, textures: Textures, key: PRNGKeyArray) -> Bat
     images = jnp.where(mirror, images[:, :, ::-1], images)
     x0, y, x1 = _tint(keys[7], images)
     cells = (crop // CELL, crop // CELL)
-    flow = {f"flow{ends}": jnp.zeros((*cells, 2)) for ends in ("0", "1", "01", "10")}
+    flow = {f"flow{ends}": jnp.zeros((*cells, 2)) for ends in "01"}
     valid = {f"valid{end}": jnp.zeros(cells) for end in "01"}
     return dict(x0=x0, y=y, x1=x1, time=jnp.full(1, 0.5), **flow, **valid)
 

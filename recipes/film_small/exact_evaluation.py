@@ -36,6 +36,7 @@ from common.evaluation.score_table import Row, markdown, mean
 from film.evaluation.baselines import METHODS, Method
 from film.evaluation.triplet_evaluation import DIRECT, MIDPOINTS, OURS, FilmEvaluation, network, short_name
 from film.io.weights import load
+from film.model import with_matching
 from film.visualization import stacked
 from recipes.film_small.exact import EIGHTHS, KINDS, ExactScenes, Image, Mask
 
@@ -52,6 +53,7 @@ class ExactEvaluation(Evaluation):
     distances: OneOrMore[int]  # px from x0 to x1, even numbers
     kinds: OneOrMore[str] = KINDS
     compare_with: Sequence[str] = ()
+    matching: bool = False  # search the whole frames (`film.matching`) with the weights that are scored
     steady_distance: int = (
         64  # of the scenes whose flicker is scored, the first of each kind and the first size; 0: none
     )
@@ -74,6 +76,8 @@ class ExactEvaluation(Evaluation):
         if find_spec("matplotlib") is None:
             raise ValueError('the plot needs matplotlib: pip install "film-plugins-reveal[notebook]"')
         models = {OURS: load(weights)} if weights not in METHODS else {}
+        if self.matching and models:
+            models[OURS] = with_matching(models[OURS])
         models |= {short_name(other): load(other) for other in self.compare_with}
         methods: dict[str, Method] = {name: network(model, DIRECT) for name, model in models.items()} | METHODS
         distances = list(self.distances)[: self.limit or None]

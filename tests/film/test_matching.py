@@ -1,7 +1,8 @@
-"""Global matching: matches, candidates and the choice, and its place in the network."""
+"""Global matching: what is found of things that move far, what is hidden, and its place in the network."""
 
 import dataclasses
 
+import cv2
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,20 +11,18 @@ from flax import nnx
 from refusal import refused
 from toy import DIRECT, toy
 
+from common.io.images import from_uint8, read_image, to_uint8, write_image
 from film import matching
-from film.config import KEYS, LEVELS, LOOKS
+from film.clip import convert
+from film.config import LEVEL
 from film.io.weights import load, save_model
-from film.matching import Matcher, Scorer, distance_to_alike, match, neighbours, unit
-from film.model import FilmConfig
+from film.matching import Motion
+from film.model import Film, FilmConfig, with_matching
+from film.ops.resample import average_pool, resize_bilinear
 
-CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True, matching=True)
-SCALE = jnp.array([20.0])
-
-
-@pytest.fixture(autouse=True)
-def one_round(monkeypatch):
-    """So that programs are small."""
-    monkeypatch.setattr(matching, "ROUNDS", ((1,), (1,)))
+CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True)
+HALF = jnp.array([[0.5]])
+SIZE, SIDE, WAY = (96, 160), 40, (48, 16)  # px of a picture, of the square that moves in it, and its way
 
 
 @pytest.fixture(scope="module")
@@ -31,140 +30,183 @@ def network():
     return toy(CONFIG, seed=2)
 
 
-def moved_keys(x: int, y: int, size: tuple[int, int] = (10, 12)) -> tuple[jax.Array, jax.Array]:
-    """Random keys of a frame, and of one in which all of it is so many cells further."""
-    width, height = abs(x), abs(y)
-    keys = unit(jax.random.normal(jax.random.key(0), (1, size[0] + 2 * height, size[1] + 2 * width, KEYS[0] + LOOKS)))
-
-    def window(x: int, y: int) -> jax.Array:
-        return keys[:, height + y : height + y + size[0], width + x : width + x + size[1]]
-
-    return window(0, 0), window(-x, -y)
+def texture(seed: int, size: tuple[int, int]) -> np.ndarray:
+    """Random colours, smooth over some pixels."""
+    noise = np.random.default_rng(seed).random((*size, 3), np.float32)
+    blurred = cv2.GaussianBlur(noise, (0, 0), 1.5)
+    return (blurred - blurred.min()) / (blurred.max() - blurred.min())
 
 
-def test_matches_are_the_way_to_the_same_key_and_certain():
-    first, second = moved_keys(3, -2)
-    flow, certainty = match(first, second, SCALE)
-    np.testing.assert_allclose(flow[0, 2:, :-3], np.broadcast_to([3, -2], (8, 9, 2)), atol=1e-3)
-    np.testing.assert_allclose(certainty[0, 2:, :-3], 0, atol=1e-3)
-    assert certainty[0, :2].max() < certainty[0, 2:, :-3].min()  # of what has left the picture
+def scene(time: float) -> tuple[np.ndarray, np.ndarray]:
+    """A square before a still ground; and where it is."""
+    image, where = texture(0, SIZE), np.zeros(SIZE, bool)
+    left, top = (round(start + time * way) for start, way in zip((20, 20), WAY, strict=True))
+    image[top : top + SIDE, left : left + SIDE] = texture(1, (SIDE, SIDE))
+    where[top : top + SIDE, left : left + SIDE] = True
+    return image, where
 
 
-def test_a_match_between_two_cells_is_a_fraction():
-    keys = unit(jax.random.normal(jax.random.key(1), (1, 6, 8, KEYS[0])))
-    between = unit(keys + jnp.roll(keys, -1, axis=2))
-    flow, _ = match(between, keys, SCALE)
-    np.testing.assert_allclose(flow[0, :, :-1], np.broadcast_to([0.5, 0], (6, 7, 2)), atol=0.05)
+def frames(level: int) -> jax.Array:
+    """x0 and x1 at a level."""
+    images = jnp.stack([scene(0)[0], scene(1)[0]])
+    for _ in range(level):
+        images = average_pool(images)
+    return images
 
 
-def test_rows_that_are_compared_some_at_a_time_match_as_all_together(monkeypatch):
-    first, second = moved_keys(2, 1)
-    whole = match(first, second, SCALE)
-    monkeypatch.setattr(matching, "PAIRS", 3 * 12 * 120)  # 3 rows would do; the largest divisor of 10 is 2
-    for some, all_of_it in zip(match(first, second, SCALE), whole, strict=True):
-        np.testing.assert_allclose(some, all_of_it, atol=1e-5)
+def true_flow(time: float, level: int) -> np.ndarray:
+    """Of the square by its way, of the ground 0, in pixels of the level."""
+    where = scene(time)[1][:: 2**level, :: 2**level]
+    return where[None, ..., None] * np.array(WAY, np.float32) / 2**level
 
 
-def test_neighbours_repeat_the_edge():
-    flow = jnp.stack(jnp.meshgrid(jnp.arange(4.0), jnp.arange(3.0)), axis=-1)[None]
-    left, right, above, below = neighbours(flow, 2)
-    np.testing.assert_array_equal(left[0, 0, :, 0], [0, 0, 0, 1])
-    np.testing.assert_array_equal(right[0, 0, :, 0], [2, 3, 3, 3])
-    np.testing.assert_array_equal(above[0, :, 0, 1], [0, 0, 0])
-    np.testing.assert_array_equal(below[0, :, 0, 1], [2, 2, 2])
+def wrong(flow: jax.Array, truth: np.ndarray, most: float) -> float:
+    return float((np.linalg.norm(flow - truth, axis=-1) > most).mean())
 
 
-@pytest.mark.parametrize("time", [0.25, 0.5, 1.0])
-def test_the_true_flow_is_among_the_candidates_and_the_best_score_decides(time, monkeypatch):
-    """Scored by the similarity of keys alone; the estimated flow is wrong everywhere."""
-    matcher = Matcher(rngs=nnx.Rngs(0))
-    matcher.scale[...] = jnp.log(SCALE)
-    monkeypatch.setattr(Scorer, "__call__", lambda scorer, evidence: evidence[..., 6])
-    found = matcher.search(0, *moved_keys(4, 2), jnp.zeros((1, 10, 12, 2)), jnp.array([[time]])).found()
-    np.testing.assert_allclose(found.between[0, 2:-2, 4:-4], np.broadcast_to([4, 2], (6, 4, 2)), atol=0.1)
-    np.testing.assert_allclose(found.own[0, :-2, :-4], np.broadcast_to([4, 2], (8, 8, 2)), atol=0.1)
-    np.testing.assert_allclose(found.own[1, 2:, 4:], np.broadcast_to([-4, -2], (8, 8, 2)), atol=0.1)
+@pytest.fixture(scope="module")
+def found():
+    """By a search from an estimate of no motion, at levels 1 and 2 of a small picture."""
+    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
+    return jax.jit(matching.search)(frames(1), frames(2), still, HALF)
 
 
-def test_the_flow_of_the_coarser_level_is_a_candidate_of_the_finer_one(monkeypatch):
-    monkeypatch.setattr(
-        Scorer, "__call__", lambda scorer, evidence: -abs(evidence[..., 0])
-    )  # agrees with the first one
-    matcher, keys = Matcher(rngs=nnx.Rngs(0)), unit(jax.random.normal(jax.random.key(0), (2, 9, 12, KEYS[1] + LOOKS)))
-    one = jnp.broadcast_to(jnp.array([1.5, 0.0]), (1, 4, 6, 2))
-    coarser = matching.Found(jnp.concatenate([one, -one]), jnp.zeros((2, 4, 6, 1)), one)
-    found = matcher.search(1, keys[:1], keys[1:], jnp.full((1, 9, 12, 2), 7.0), jnp.array([[0.5]]), coarser).found()
-    assert found.between.shape == (1, 9, 12, 2) and found.own.shape == (2, 9, 12, 2)
-    np.testing.assert_allclose(found.between[0], np.broadcast_to([3.0, 0.0], (9, 12, 2)), atol=1e-5)
+def test_a_match_is_the_way_to_the_same_patch():
+    image = texture(3, (24, 40))
+    moved = np.roll(image, (2, -6), axis=(0, 1))
+    flow = matching.match(jnp.stack([image, moved]))
+    inside = np.s_[4:-4, 8:-8]
+    assert wrong(flow[0][inside], np.array([-6, 2]), 1.5) < 0.05  # every second cell looks for itself
+    assert wrong(flow[1][inside], np.array([6, -2]), 1.5) < 0.05
 
 
-def test_cells_go_with_those_that_look_like_them():
-    """Left half of one look and one flow, right half of another: at the seam, each side's flow is the nearer one."""
-    looks = jnp.where(jnp.arange(8)[None, None, :, None] < 4, jnp.array([1.0, 0.0]), jnp.array([0.0, 1.0]))
-    looks = jnp.broadcast_to(looks, (1, 6, 8, 2))
-    flow = jnp.where(looks[..., :1] > 0, jnp.array([2.0, 0.0]), jnp.array([-2.0, 0.0]))
-    candidates = jnp.broadcast_to(jnp.array([[2.0, 0.0], [-2.0, 0.0]])[None, :, None, None], (1, 2, 6, 8, 2))
-    far = distance_to_alike(looks, jnp.array(20.0), jnp.zeros((1, 6, 8)), flow, candidates, 1)[..., 0]
-    np.testing.assert_allclose(far[0, 0, :, :4], 0, atol=1e-5)
-    np.testing.assert_allclose(far[0, 1, :, 4:], 0, atol=1e-5)
-    np.testing.assert_allclose(far[0, 0, :, 4:], np.log(5), rtol=1e-5)
-    none = distance_to_alike(looks, jnp.array(20.0), jnp.full((1, 6, 8), -99.0), flow, candidates, 1)
-    np.testing.assert_allclose(none, 0, atol=1e-5)
+def test_the_search_finds_what_moves_farther_than_its_size(found):
+    """In between, and on both frames' grids, where half of the ground beside the square is hidden in the other one."""
+    between, motion = found
+    assert np.hypot(*WAY) > SIDE
+    assert wrong(between, true_flow(0.5, 2), 0.5) < 0.06
+    assert wrong(motion.first, true_flow(0, 2), 0.5) < 0.06 and wrong(motion.second, -true_flow(1, 2), 0.5) < 0.06
+    revised = np.asarray(motion.revised[0, ..., 0])
+    assert set(np.unique(revised)) == {0, 1} and revised[true_flow(0.5, 2)[0].any(axis=-1)].mean() > 0.9
 
 
-def test_the_chosen_flow_is_that_of_its_level(network):
-    """Finer levels go on from it, and the coarser ones are as they were estimated."""
-    x0, x1 = (jax.random.uniform(jax.random.key(key), (1, 64, 96, 3)) for key in (0, 1))
-    time = jnp.array([[0.5]])
-
-    @jax.jit
-    def run(x0, x1):
-        encoded = network.encode(jnp.concatenate([x0, x1]))[1]
-        e0, e1 = jax.tree.map(lambda x: x[:1], encoded), jax.tree.map(lambda x: x[1:], encoded)
-        estimated, found, known = [], None, None
-        for number, level in enumerate(LEVELS):
-            finest = level - 1, len(e0.packs) if known is None else level
-            flows = network.flow.bilateral(e0.packs[slice(*finest)], e1.packs[slice(*finest)], time, level, known)
-            estimated.append(flows[0][..., 2:])
-            keys = e0.keys[number], e1.keys[number]
-            found = network.matcher.search(number, *keys, estimated[-1], time, found).found()
-            known = jnp.concatenate([-found.between, found.between], axis=-1)
-        return (
-            found.between,
-            network.coarse(e0, e1, time, known),
-            network.coarse(e0, e1, time),
-            network.forward(x0, x1, time),
-        )
-
-    chosen, known, coarse, output = run(x0, x1)
-    assert chosen.shape == (1, 8, 12, 2) and output.image.shape == (1, 64, 96, 3)
-    np.testing.assert_allclose(coarse.forward_flow[2], chosen, atol=1e-6)
-    for one, other in zip(coarse.forward_flow[:3], known.forward_flow, strict=False):
-        np.testing.assert_allclose(one, other, atol=1e-5)
+def test_what_is_as_estimated_is_not_revised():
+    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
+    images = jnp.repeat(frames(1)[:1], 2, axis=0)
+    flow, motion = jax.jit(matching.search)(images, average_pool(images), still, HALF)
+    assert float(abs(flow).max()) == 0 and float(motion.revised.max()) == 0
 
 
-def test_the_gradient_of_kept_flow_is_that_of_the_estimated_one(network):
-    """No gradient passes the choice, but where it keeps what was estimated: the coarsest predictor still learns."""
-    images = jax.random.uniform(jax.random.key(0), (2, 1, 64, 96, 3))
-    graphdef, params = nnx.split(network)
+def test_where_most_is_hidden_flow_stays_as_estimated():
+    """Frames that have nothing in common."""
+    images = jnp.stack([texture(5, SIZE), texture(6, SIZE)])
+    estimated = jnp.ones((1, SIZE[0] // 4, SIZE[1] // 4, 2))
+    flow, _ = jax.jit(matching.search)(average_pool(images), average_pool(average_pool(images)), estimated, HALF)
+    assert float((flow == 1).mean()) > 0.9
 
-    def flows(params):
-        model = nnx.merge(graphdef, params)
-        (_, e0), (_, e1) = (model.encode(frame) for frame in images)
-        return sum(jnp.sum(flow) for flow in model.matched(e0, e1, jnp.array([[0.5]]))[1])
 
-    gradient = nnx.to_pure_dict(jax.jit(jax.grad(flows))(params))
-    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradient["matcher"])) == 0
-    assert max(float(jnp.abs(x).max()) for x in jax.tree.leaves(gradient["flow"])) > 0
+def test_outlines_are_refined_by_choice(found):
+    """Each level leaves fewer pixels wrong than interpolation does, and both frames' own flow goes with it."""
+    flow, motion = found
+    interpolated = flow
+    for level in (1, 0):
+        images = frames(level)
+        flow, motion = jax.jit(matching.refine)(images, flow, motion, HALF)
+        interpolated = resize_bilinear(2 * interpolated, images.shape[1:3])
+    truth = true_flow(0.5, 0)
+    assert wrong(flow, truth, 1) < 0.6 * wrong(interpolated, truth, 1)
+    assert wrong(motion.first, true_flow(0, 0), 1) < 0.04 and motion.revised.shape == (1, *SIZE, 1)
+
+
+def test_tiles_are_refined_as_the_whole(found, monkeypatch):
+    """But for rounding; with tiles that do not divide the picture."""
+    flow, motion = found
+    results = []
+    for tile in (10**6, 44):
+        monkeypatch.setattr(matching, "TILE", tile)
+        results.append(jax.jit(lambda *given: matching.refine(*given))(frames(1), flow, motion, HALF))
+    for whole, tiled in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
+        assert float((abs(whole - tiled) > 1e-3).mean()) < 1e-3
+
+
+def test_the_frame_that_hides_a_pixel_counts_less():
+    """Flow of 0 in between; in the first frame, something that moves is in front on the right."""
+    flow, moving = jnp.zeros((1, 4, 6, 2)), jnp.zeros((1, 4, 6, 2)).at[:, :, 3:].set(8.0)
+    still, everywhere = jnp.zeros((1, 4, 6, 2)), jnp.ones((1, 4, 6, 1))
+    gained = np.asarray(matching.odds(flow, Motion(moving, still, everywhere), HALF))[0, ..., 0]
+    np.testing.assert_allclose(gained[:, :3], 0, atol=1e-3)
+    np.testing.assert_allclose(gained[:, 3:], -matching.MIXTURE, atol=1e-3)
+    np.testing.assert_allclose(matching.odds(flow, Motion(still, moving, everywhere), HALF)[0, ..., 0], -gained)
+    assert not np.any(matching.odds(flow, Motion(moving, still, 0 * everywhere), HALF))
+
+
+def test_values_that_interpolation_would_mix():
+    x = jnp.arange(6.0).reshape(1, 2, 3, 1)
+    four = np.asarray(matching.of_four(x, (4, 7)))
+    assert four.shape == (4, 1, 4, 7, 1)
+    assert sorted(four[:, 0, 1, 2, 0]) == [0, 1, 3, 4] and four[0, 0, 1, 2, 0] == 1
+    mixed = (9 * four[0] + 3 * four[1] + 3 * four[2] + four[3]) / 16
+    np.testing.assert_allclose(mixed[:, :, :6], resize_bilinear(x, (4, 6)), rtol=1e-6)
+    np.testing.assert_array_equal(four[:, :, :, 6], four[:, :, :, 5])  # odd
+
+
+def test_a_network_searches_and_keeps_what_is_not_revised(network, monkeypatch):
+    x0, x1 = (texture(seed, (64, 96))[None] for seed in (0, 1))
+    searching = with_matching(network)
+    plain = network(x0, x1)
+    assert searching.config == dataclasses.replace(CONFIG, matching=True)
+    jax.tree.map(np.testing.assert_array_equal, *(nnx.to_pure_dict(nnx.state(x)) for x in (network, searching)))
+
+    def nothing(finer, coarse, estimated, time):
+        still = jnp.zeros_like(estimated)
+        return estimated, Motion(still, still, still[..., :1])
+
+    monkeypatch.setattr(matching, "search", nothing)
+    kept = jax.jit(searching.forward)(x0, x1, HALF)
+    np.testing.assert_allclose(kept.image, plain.image, atol=1e-5)
+    for one, other in zip(kept.forward_flow, plain.forward_flow, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_found_flow_is_that_of_its_level(network, monkeypatch):
+    """And the mixture follows from what is known of both frames."""
+    x0, x1 = (texture(seed, (64, 96))[None] for seed in (0, 1))
+
+    def everywhere(finer, coarse, estimated, time):
+        flow = jnp.full_like(estimated, 1.5)
+        return flow, Motion(flow, -flow + 8.0, jnp.ones_like(flow[..., :1]))
+
+    monkeypatch.setattr(matching, "search", everywhere)
+    output = jax.jit(with_matching(network).forward)(x0, x1, HALF)
+    np.testing.assert_allclose(output.forward_flow[LEVEL], 1.5)
+    np.testing.assert_allclose(output.backward_flow[LEVEL], -1.5)
+    assert output.forward_flow[0].shape == (1, 64, 96, 2)
+    weight = np.asarray(output.weight)[0, 24:-24, 24:-24]
+    assert weight.mean() > 0.8  # the second frame shows another motion
+
+
+def test_a_clip_of_the_option_has_the_frames_of_the_network(network, tmp_path):
+    """By parts, compiled one by one, as by the network in one."""
+    pair = [scene(time)[0] for time in (0, 1)]
+    for name, image in zip("ab", pair, strict=True):
+        write_image(tmp_path / f"{name}.png", image)
+    plan = convert([tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "clip", model=network, matching=True, frames=1)
+    assert plan.options.matching
+    _, middle, _ = (read_image(path) for path in sorted((tmp_path / "clip").glob("*.png")))
+    x0, x1 = (from_uint8(to_uint8(image))[None] for image in pair)
+    expected = np.clip(with_matching(network)(x0, x1).image[0], 0, 1)
+    assert np.quantile(abs(middle - expected), 0.99) < 0.01
+    assert abs(expected - np.clip(network(x0, x1).image[0], 0, 1)).max() > 0.05
 
 
 def test_weights_with_matching_are_read_as_they_were_written(network, tmp_path):
-    save_model(tmp_path / "weights.safetensors", network)
+    save_model(tmp_path / "weights.safetensors", with_matching(network))
     again = load(tmp_path / "weights.safetensors")
-    assert again.config == CONFIG
-    np.testing.assert_array_equal(again.matcher.joint.kernel[...], network.matcher.joint.kernel[...])
+    assert isinstance(again, Film) and again.config.matching
 
 
-def test_matching_needs_a_flow_between_the_frames_and_its_level():
+def test_matching_needs_a_flow_between_the_frames_a_mixture_and_its_level():
     assert "matching" in refused(ValueError, FilmConfig, matching=True)
-    assert "matching" in refused(ValueError, dataclasses.replace, DIRECT, matching=True)
+    assert "matching" in refused(ValueError, with_matching, toy(DIRECT, seed=0))
+    for change in ({"fusion_pyramid_levels": 3}, {"blend": False}):
+        assert "matching" in refused(ValueError, dataclasses.replace, CONFIG, matching=True, **change)
