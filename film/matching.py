@@ -9,8 +9,8 @@ outline. So flow is also searched for, at `LEVEL`, an eighth of the size, and ca
    neighbours and the way back of the other frame's. The cheapest one stays, and spreads from far neighbours and then
    from near ones, as in PatchMatch (Barnes et al., SIGGRAPH 2009). Its cost is the difference of the colours at its two
    ends; other flow than around it, and other than was estimated, costs a little more.
-3. `with_hidden`: a place that the other frame hides has no match. Its flow does not lead there and back again; it takes
-   the flow of cells nearby that do and have its colour.
+3. `with_hidden`: a place that the other frame hides has no match. Its flow does not lead there and back again, or to
+   another colour; it takes the flow of cells nearby that are seen in both frames and have its colour.
 4. The same rounds on the grid of the frame in between, with the flow of both frames as candidates. It costs if it is
    not that of the cell which it leads to, in at least one of the frames: ground that one frame hides has the flow that
    it has in the other one.
@@ -19,8 +19,10 @@ outline. So flow is also searched for, at `LEVEL`, an eighth of the size, and ca
 6. `odds`: a frame in which a pixel leads to another motion than its own hides the pixel, and counts less in the mixture
    (`film.fusion.blend`).
 
-Where the search finds what was estimated, 5 and 6 leave all as it is. Flow is from the first frame to the second, or,
-on a frame's own grid, to the other one, in pixels of its level. `2b` stands for first frames, then second ones.
+Where the estimated flow leads to the same colours in both frames, or the search finds it again, all stays as it is.
+
+Flow is from the first frame to the second, or, on a frame's own grid, to the other one, in pixels of its level. `2b`
+stands for first frames, then second ones.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ FILLING = (1, 2, 4, 2, 1)  # cells, the step between cells whose flow a hidden o
 # Of `refine`: costs as above; of the difference between the colours of a pixel and of the coarser one; rounds.
 FINE_CLIP, FINE_AGREEMENT, FINE_SMOOTHNESS, COLOUR, FINE_ROUNDS = 0.1, 0.15, 0.03, 0.3, (2, 1)
 EDGE = 1.0  # px; where the four flows differ by no more, they are interpolated
+DOUBT = 0.03  # colour cost from which on estimated flow, up to 2 cells from there, may be replaced
+DISAGREEING = 2.0  # cells by which flow is off at most, of that of the cell which it leads to; more counts as much
 REVISED = 0.5  # cells; found flow this far from the estimated one, and 2 cells around, is refined by choice
 NEARBY, MOST_HIDDEN = 10, 0.5  # cells; where more around are hidden, nothing is known: flow stays as it was estimated
 TILE, REACH = 96, 10  # px; of `refine`, and how far around a pixel what decides on it lies
@@ -104,16 +108,18 @@ def search(
             candidates += [side, backward_warp(side, share * side), backward_warp(side, share * flow)]
 
         def cost(x: Flow) -> Map:
-            off = AGREEMENT * jnp.minimum(*apart(x, first, second, t, 2.0))
+            off = AGREEMENT * jnp.minimum(*apart(x, first, second, t, DISAGREEING))
             return colour_cost(frames[0], frames[1], x, -t, 1 - t) + off + prior(x, flow, estimated)
 
         return cheapest(jnp.stack(candidates), cost), None
 
     flow, _ = jax.lax.scan(between_round, estimated, jnp.array(ROUNDS))
     known = jnp.minimum(*(backward_warp(x, way * flow) for x, way in zip(known, (-t, 1 - t), strict=True)))
-    flow = jnp.where(known > 1 - MOST_HIDDEN, flow, estimated)
-    before, after = apart(flow, first, second, t, 2.0)
-    revised = (length(flow - estimated) > REVISED) | (abs(before - after) > REVISED) & (known > 1 - MOST_HIDDEN)
+    wrong = box(1.0 * (colour_cost(frames[0], frames[1], estimated, -t, 1 - t) > DOUBT), 2) > 0
+    doubted = wrong & (known > 1 - MOST_HIDDEN)
+    flow = jnp.where(doubted, flow, estimated)
+    before, after = apart(flow, first, second, t, DISAGREEING)
+    revised = doubted & ((length(flow - estimated) > REVISED) | (abs(before - after) > REVISED))
     return flow, Motion(first, second, jnp.ceil(box(revised.astype(jnp.float32), 2)))
 
 

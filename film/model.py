@@ -156,7 +156,8 @@ class Film(nnx.Module):
         self, first: Pyramid, second: Pyramid, time: Time, stage: Stage
     ) -> tuple[Pyramid, Pyramid, matching.Motion]:
         """Flow backward and forward of levels 1 and up, by `film.matching`."""
-        images = [jnp.concatenate([x[..., :COLORS] for x in pair]) for pair in zip(first, second, strict=True)][:LEVEL]
+        pairs = zip(first[:LEVEL], second[:LEVEL], strict=True)
+        images = [jnp.concatenate([x[..., :COLORS] for x in pair]) for pair in pairs]
         backward, forward = self._flows(first[LEVEL - 1 :], second[LEVEL - 1 :], time, LEVEL, [], [], stage)
         flow, motion = stage(matching.search)(*images[LEVEL - 2 :], forward[0], time)
         backward, forward = [-flow, *backward[1:]], [flow, *forward[1:]]

@@ -185,6 +185,7 @@ def test_found_flow_is_that_of_its_level(network, monkeypatch):
     assert weight.mean() > 0.8  # the second frame shows another motion
 
 
+@pytest.mark.long
 def test_a_clip_of_the_option_has_the_frames_of_the_network(network, tmp_path):
     """By parts, compiled one by one, as by the network in one."""
     pair = [scene(time)[0] for time in (0, 1)]
