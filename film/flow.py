@@ -160,7 +160,8 @@ class FlowEstimator(nnx.Module):
         for level in range(len(a) - 1, -1, -1):
             _, height, width, channels = a[level].shape
             # Flow is carried in float32 whatever the features are: positions beyond 256 px need its mantissa.
-            v, upsampled = flow if upsampled else resize_bilinear(2 * flow.astype(jnp.float32), (height, width)), False
+            ready = upsampled and level == len(a) - 1
+            v = flow if ready else resize_bilinear(2 * flow.astype(jnp.float32), (height, width))
 
             def refine(top: Top, v: Array, *rows: Array, level: int = level) -> Array:
                 return v + residual(level, v, top, *rows)

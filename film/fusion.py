@@ -91,12 +91,12 @@ def blend(
     time: Float[Array, "b 1"],
     to_x0: Float[Array, "b h w 2"],
     to_x1: Float[Array, "b h w 2"],
-    odds: float | Float[Array, "b h w 1"] = 0.0,
+    logit: float | Float[Array, "b h w 1"] = 0.0,
 ) -> tuple[Image, Float[Array, "b h w 1"]]:
     """The warped frames, mixed by the decoder's output, and the weight of x0: for zeros 1 - time where both frames are
     looked up inside of the picture. The odds of one that is looked up outside are multiplied by `exp(-BORDER)`.
-    `odds` are added to the logit."""
-    prior = jnp.log((1 - time) / time)[:, :, None, None] + BORDER * (outside(to_x1) - outside(to_x0)) + odds
+    `logit` is added to that of x0's weight."""
+    prior = jnp.log((1 - time) / time)[:, :, None, None] + BORDER * (outside(to_x1) - outside(to_x0)) + logit
     weight = jax.nn.sigmoid(output[..., COLORS:] + prior.astype(output.dtype))
     return x1 + weight * (x0 - x1) + output[..., :COLORS], weight
 

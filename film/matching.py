@@ -16,8 +16,8 @@ outline. So flow is also searched for, at `LEVEL`, an eighth of the size, and ca
    it has in the other one.
 5. `refine`, at each finer level: a pixel takes one of the four flows that interpolation would mix, or one of those
    around it, by the same costs. The predictor of the level corrects it (`film.flow`).
-6. `odds`: a frame in which a pixel leads to another motion than its own hides the pixel, and counts less in the mixture
-   (`film.fusion.blend`).
+6. `logit`: a frame in which a pixel leads to another motion than its own hides the pixel, and counts less in the
+   mixture (`film.fusion.blend`).
 
 Where the estimated flow leads to the same colours in both frames, or the search finds it again, all stays as it is.
 
@@ -50,7 +50,7 @@ ALIKE = 0.08  # deviation of the colours of one thing, where some of it is hidde
 RETURNS = 1.0, 0.05  # cells, and share of the way, by which a flow there and back may miss
 SEEN = 0.05  # most colour cost of a flow that is seen in both frames
 FILLING = (1, 2, 4, 2, 1)  # cells, the step between cells whose flow a hidden one may take
-# Of `refine`: costs as above; of the difference between the colours of a pixel and of the coarser one; rounds.
+# Of `refine`: costs as above; weight and most of the difference between the colours of a pixel and of its cell; rounds.
 FINE_CLIP, FINE_AGREEMENT, FINE_SMOOTHNESS, COLOUR, FINE_ROUNDS = 0.1, 0.15, 0.03, 0.3, (2, 1)
 EDGE = 1.0  # px; where the four flows differ by no more, they are interpolated
 DOUBT = 0.03  # colour cost from which on estimated flow, up to 2 cells from there, may be replaced
@@ -175,7 +175,7 @@ def refine(
     return flow, Motion(first, second, revised)
 
 
-def odds(flow: Flow, motion: Motion, time: Float[Array, "b 1"]) -> Map:
+def logit(flow: Flow, motion: Motion, time: Float[Array, "b 1"]) -> Map:
     """What the logit of the first frame's weight gains where the second one shows something else in front."""
     before, after = apart(flow, *motion[:2], time[:, :, None, None], APART)
     return MIXTURE * (after - before) * motion.revised

@@ -187,19 +187,19 @@ class Film(nnx.Module):
 
     def finish(self, x0: Pack, x1: Pack, coarse: Coarse, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frames of pairs, from their finest level and `coarse`."""
-        known, odds = (coarse.backward_flow[:1], coarse.forward_flow[:1]), 0.0
+        known, logit = (coarse.backward_flow[:1], coarse.forward_flow[:1]), 0.0
         if coarse.motion is None:
             backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
         else:
             images = jnp.concatenate([x0[..., :COLORS], x1[..., :COLORS]])
             *flows, motion = self._refined(images, x0, x1, time, 0, known[1][0], coarse.motion, stage)
             backward, forward = ([flow] for flow in flows)
-            odds = matching.odds(forward[0], motion, time)
+            logit = matching.logit(forward[0], motion, time)
         levels = self._aligned([x0], [x1], backward, forward, time)
         image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
         weight = None
         if self.config.blend:
-            image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:], odds)
+            image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:], logit)
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
         return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 

@@ -78,7 +78,7 @@ class NetworkOptions:
     ensemble: Flag = False
     """Average over time reversal and horizontal mirroring: four times the computation, steadier frames."""
     matching: Flag = False
-    """Search the whole frames for flow, too: for things that move farther than their own size. Two to four times the
+    """Search the whole frames for flow, too: for things that move farther than their own size. Two to three times the
     computation; not for networks of published shape."""
     flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
     """Start flow estimation at 1/2, 1/4, 1/8 or 1/16 of the image's size: for large motion in large images."""

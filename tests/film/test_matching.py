@@ -1,6 +1,8 @@
 """Global matching: what is found of things that move far, what is hidden, and its place in the network."""
 
 import dataclasses
+import json
+from typing import Any
 
 import cv2
 import jax
@@ -11,10 +13,13 @@ from flax import nnx
 from refusal import refused
 from toy import DIRECT, toy
 
+from common.evaluation.metrics import Psnr, psnr
 from common.io.images import from_uint8, read_image, to_uint8, write_image
 from film import matching
 from film.clip import convert
 from film.config import LEVEL
+from film.data.triplet import Triplet
+from film.evaluation.triplet_evaluation import FilmEvaluation
 from film.io.weights import load, save_model
 from film.matching import Motion
 from film.model import Film, FilmConfig, with_matching
@@ -97,12 +102,18 @@ def test_what_is_as_estimated_is_not_revised():
     assert float(abs(flow).max()) == 0 and float(motion.revised.max()) == 0
 
 
-def test_where_most_is_hidden_flow_stays_as_estimated():
-    """Frames that have nothing in common."""
-    images = jnp.stack([texture(5, SIZE), texture(6, SIZE)])
-    estimated = jnp.ones((1, SIZE[0] // 4, SIZE[1] // 4, 2))
-    flow, _ = jax.jit(matching.search)(average_pool(images), average_pool(average_pool(images)), estimated, HALF)
-    assert float((flow == 1).mean()) > 0.9
+def test_where_nothing_has_the_same_colour_flow_stays_as_estimated():
+    """All has moved and is brighter: matches are found, but no place is seen in both frames."""
+    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
+
+    def found(brighter: float) -> np.ndarray:
+        image = 0.8 * texture(5, SIZE)
+        images = average_pool(jnp.stack([image, np.roll(image, (8, 16), axis=(0, 1)) + np.float32(brighter)]))
+        return np.asarray(jax.jit(matching.search)(images, average_pool(images), still, HALF)[0])
+
+    moved, kept = found(0), found(0.07)
+    assert wrong(moved[:, 4:-4, 6:-6], np.array([4, 2]), 0.5) < 0.1
+    np.testing.assert_array_equal(kept, still)
 
 
 def test_outlines_are_refined_by_choice(found):
@@ -133,11 +144,11 @@ def test_the_frame_that_hides_a_pixel_counts_less():
     """Flow of 0 in between; in the first frame, something that moves is in front on the right."""
     flow, moving = jnp.zeros((1, 4, 6, 2)), jnp.zeros((1, 4, 6, 2)).at[:, :, 3:].set(8.0)
     still, everywhere = jnp.zeros((1, 4, 6, 2)), jnp.ones((1, 4, 6, 1))
-    gained = np.asarray(matching.odds(flow, Motion(moving, still, everywhere), HALF))[0, ..., 0]
+    gained = np.asarray(matching.logit(flow, Motion(moving, still, everywhere), HALF))[0, ..., 0]
     np.testing.assert_allclose(gained[:, :3], 0, atol=1e-3)
     np.testing.assert_allclose(gained[:, 3:], -matching.MIXTURE, atol=1e-3)
-    np.testing.assert_allclose(matching.odds(flow, Motion(still, moving, everywhere), HALF)[0, ..., 0], -gained)
-    assert not np.any(matching.odds(flow, Motion(moving, still, 0 * everywhere), HALF))
+    np.testing.assert_allclose(matching.logit(flow, Motion(still, moving, everywhere), HALF)[0, ..., 0], -gained)
+    assert not np.any(matching.logit(flow, Motion(moving, still, 0 * everywhere), HALF))
 
 
 def test_values_that_interpolation_would_mix():
@@ -198,6 +209,21 @@ def test_a_clip_of_the_option_has_the_frames_of_the_network(network, tmp_path):
     expected = np.clip(with_matching(network)(x0, x1).image[0], 0, 1)
     assert np.quantile(abs(middle - expected), 0.99) < 0.01
     assert abs(expected - np.clip(network(x0, x1).image[0], 0, 1)).max() > 0.05
+
+
+@pytest.mark.long
+def test_an_evaluation_searches_with_the_weights_that_are_scored(network, tmp_path):
+    """Beside the same weights without a search."""
+    x0, y, x1 = (scene(time)[0] for time in (0, 0.5, 1))
+    save_model(tmp_path / "plain.safetensors", network)
+    path, sets = str(tmp_path / "plain.safetensors"), {"one": [Triplet("one", x0, y, x1)]}
+    options: dict[str, Any] = dict(baselines=["average"], worst=0, progress=False, compare_with=[path])
+    FilmEvaluation({"psnr": Psnr()}, sets, matching=True, **options).run(path, tmp_path / "out")
+    summary = json.loads((tmp_path / "out/summary.json").read_text())
+    values = {line["method"]: line["psnr"] for line in summary["scores"]}
+    for name, model in {"film": with_matching(network), "plain": network}.items():
+        assert values[name] == pytest.approx(psnr(np.asarray(model(x0[None], x1[None]).image[0]), y), abs=0.01)
+    assert summary["matching"] and abs(values["film"] - values["plain"]) > 0.1
 
 
 def test_weights_with_matching_are_read_as_they_were_written(network, tmp_path):
