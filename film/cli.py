@@ -73,12 +73,11 @@ class Interpolate(Printing):
             terminal.say(terminal.one_line(str(plan)))
 
         from common.runtime import return_freed_memory, setup
-        from film.clip import compute_plan, describe, run
+        from film.clip import as_asked, compute_plan, describe, run
         from film.io.weights import load
-        from film.model import with_matching
 
         setup(most_kept=MOST_KEPT)
-        model = with_matching(load(self.weights)) if options.matching else load(self.weights)
+        model = as_asked(load(self.weights), options)
         return_freed_memory()  # of reading the weights
         compute = compute_plan(model, plan)
         if not quiet:

@@ -85,11 +85,14 @@ def convert(
         raise TypeError(f"the network is {model!r}: give one, as film.load() does")
     names = [inputs] if isinstance(inputs, str | Path) else list(inputs)
     plan = make_plan(names, output, Options(**options))
-    model = model or load()
-    if plan.options.matching:
-        model = with_matching(model)
+    model = as_asked(model or load(), plan.options)
     run(model, plan, compute_plan(model, plan), progress=progress)
     return plan
+
+
+def as_asked(model: Film, options: Options) -> Film:
+    """The network, with a search of the whole frames or without (`--matching`)."""
+    return with_matching(model, None if options.matching is None else options.matching == "on")
 
 
 def run(model: Film, plan: Plan, compute: ComputePlan, *, progress: Progress = False, look: Look | None = None) -> int:

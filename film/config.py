@@ -29,7 +29,7 @@ class FilmConfig(Checked):
     bilateral: bool = False  # flow on the grid of the middle frame (`FlowEstimator.bilateral`), not frame to frame
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
     coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
-    matching: bool = False  # flow is also searched for in the whole frames (`film.matching`); needs `bilateral`
+    matching: bool = False  # flow in doubt is searched for in the whole frames (`film.matching`); needs `bilateral`
     sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; needs `bilateral`
 
     def rules(self):
@@ -55,10 +55,15 @@ class FilmConfig(Checked):
 
     @classmethod
     def small(cls, **changes: Any) -> FilmConfig:
-        """A quarter of the width, bilateral flow and a blend: 2.3 M parameters, a fifteenth of the arithmetic.
-        `changes` replace fields."""
+        """A quarter of the width, bilateral flow, a blend and matching: 2.3 M parameters, a fifteenth of the
+        arithmetic. `changes` replace fields."""
         fields: dict[str, Any] = dict(
-            flow_filters=(12, 24, 48, 64), filters=16, correlation_radius=(1, 1, 2, 3), bilateral=True, blend=True
+            flow_filters=(12, 24, 48, 64),
+            filters=16,
+            correlation_radius=(1, 1, 2, 3),
+            bilateral=True,
+            blend=True,
+            matching=True,
         )
         return cls(**fields | changes)
 

@@ -14,13 +14,13 @@ from x0 to x1 and warps x1; `backward_flow` from x1 to x0 and warps x0. Both are
 frame's grid: the warp at time t uses `backward_flow * t` and `forward_flow * (1 - t)`.
 
 Presets. `FilmConfig.paper()` is the published network. `FilmConfig.small()` is a quarter as wide, and makes up for it
-with `bilateral`, `correlation_radius` and `blend`, which the paper lacks; `docs/film-small.md` has the reasons and the
-scores.
+with `bilateral`, `correlation_radius`, `blend` and `matching`, which the paper lacks; `docs/film-small.md` has the
+reasons and the scores.
 
 Sizes. Any size runs: pooling floors, and every resize has its level's size as its target. A side shorter than
 `FilmConfig.smallest_side` is padded with its edge and cropped again. The largest motion that can be resolved is about
 `2**(pyramid_levels - 1)` pixels times the convolutions of the coarsest predictor: 192 px for both presets, and
-less for a thing that is smaller than its motion; `matching` searches the whole frames.
+less for a thing that is smaller than its motion; `matching` searches the whole frames where flow is in doubt.
 
 Two parts. Most activations belong to the finest level, so it has a part of its own: `coarse` finds flow and decodes up
 to level 1, `finish` adds level 0. `film.compiled` compiles `encode`, `coarse` and `finish` separately: it keeps
@@ -233,10 +233,12 @@ class Film(nnx.Module):
         return list(zip(packs0, packs1, *flows, strict=True))
 
 
-def with_matching(model: Film) -> Film:
-    """The same network, whose flow is also searched for in the whole frames (`film.matching`). ValueError for a shape
-    that cannot have it (`FilmConfig`)."""
-    graphdef, _ = blank(Film, replace(model.config, matching=True))
+def with_matching(model: Film, on: bool | None = True) -> Film:
+    """The same network, with a search of the whole frames (`film.matching`) or without; None: as it is. ValueError for
+    a shape that cannot have it (`FilmConfig`)."""
+    if on in (None, model.config.matching):
+        return model
+    graphdef, _ = blank(Film, replace(model.config, matching=on))
     return nnx.merge(graphdef, nnx.state(model))
 
 

@@ -80,7 +80,7 @@ class FilmEvaluation(Evaluation):
     baselines: Sequence[Annotated[str, one_of(METHODS)]] = tuple(METHODS)  # without training
     oracles: Sequence[Annotated[str, one_of(ORACLES)]] = ()  # that see the truth, shown last
     compare_with: Sequence[str] = ()  # other weights, a row each under their own name
-    matching: bool = False  # search the whole frames (`film.matching`) with the weights that are scored
+    matching: bool | None = None  # search the whole frames with the weights that are scored; None: as they say
     moments: Sequence[Literal["midpoints", "direct"]] = ()  # empty: the way of the network
     scales: OneOrMore[PositiveShare] = (1.0,)  # 0.5 halves width and height before anything else
     regions: Sequence[str] = ()  # of the first metric, which is pointwise then
@@ -187,8 +187,7 @@ class FilmEvaluation(Evaluation):
     def _networks(self, name: str, weights: str) -> dict[str, Method]:
         """A network as a method by name, once for each of `moments`."""
         model, (first, *others) = load(weights), self.moments or (None,)
-        if self.matching and name == OURS:
-            model = with_matching(model)
+        model = with_matching(model, self.matching if name == OURS else None)
         return {name: network(model, first)} | {f"{name} {how}": network(model, how) for how in others}
 
     def score_set(self, name: str, methods: Mapping[str, Method]) -> list[Row]:

@@ -77,9 +77,9 @@ class NetworkOptions:
     """Memory limit, such as 2GB; images that need more are computed in overlapping windows."""
     ensemble: Flag = False
     """Average over time reversal and horizontal mirroring: four times the computation, steadier frames."""
-    matching: Flag = False
-    """Search the whole frames for flow, too: for things that move farther than their own size. Two to three times the
-    computation; not for networks of published shape."""
+    matching: Annotated[Literal["on", "off"] | None, option("on|off", "as the weights say")] = None
+    """Search the whole frames for flow where it is in doubt: for things that move farther than their own size. Networks
+    of the published shape cannot."""
     flow_scale: Annotated[str | int | None, option("1/N", "1, or by --memory", constructor=str)] = None
     """Start flow estimation at 1/2, 1/4, 1/8 or 1/16 of the image's size: for large motion in large images."""
     precision: Annotated[Dtype, option("float32|bfloat16", "float32")] = "float32"

@@ -33,7 +33,7 @@ from film.model import Film, FilmOutput
 from film.training.initialization import glorot, initialize
 from film.visualization import ImageSummary, TripletSheet
 
-ADDED = ("coverage", "sided_levels")  # fields of `FilmConfig` whose parts are trained on from others
+ADDED = "coverage", "sided_levels", "matching"  # fields of `FilmConfig` that `start_from` may lack
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class FilmTask(Checked):
 
     @property
     def shape(self) -> FilmConfig:
-        """The model's shape while training."""
-        return replace(self.model, pyramid_levels=self.levels or self.model.pyramid_levels)
+        """The model's shape while training: without a search, which has nothing to learn."""
+        return replace(self.model, pyramid_levels=self.levels or self.model.pyramid_levels, matching=False)
 
     @functools.cached_property
     def graphdef(self) -> nnx.GraphDef[Film]:

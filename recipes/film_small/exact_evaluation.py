@@ -53,7 +53,7 @@ class ExactEvaluation(Evaluation):
     distances: OneOrMore[int]  # px from x0 to x1, even numbers
     kinds: OneOrMore[str] = KINDS
     compare_with: Sequence[str] = ()
-    matching: bool = False  # search the whole frames (`film.matching`) with the weights that are scored
+    matching: bool | None = None  # search the whole frames with the weights that are scored; None: as they say
     steady_distance: int = (
         64  # of the scenes whose flicker is scored, the first of each kind and the first size; 0: none
     )
@@ -75,9 +75,7 @@ class ExactEvaluation(Evaluation):
     def evaluate(self, weights: str, output: Output) -> str:
         if find_spec("matplotlib") is None:
             raise ValueError('the plot needs matplotlib: pip install "film-plugins-reveal[notebook]"')
-        models = {OURS: load(weights)} if weights not in METHODS else {}
-        if self.matching and models:
-            models[OURS] = with_matching(models[OURS])
+        models = {OURS: with_matching(load(weights), self.matching)} if weights not in METHODS else {}
         models |= {short_name(other): load(other) for other in self.compare_with}
         methods: dict[str, Method] = {name: network(model, DIRECT) for name, model in models.items()} | METHODS
         distances = list(self.distances)[: self.limit or None]

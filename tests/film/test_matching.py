@@ -79,9 +79,9 @@ def found():
 def test_a_match_is_the_way_to_the_same_patch():
     image = texture(3, (24, 40))
     moved = np.roll(image, (2, -6), axis=(0, 1))
-    flow = matching.match(jnp.stack([image, moved]))
+    flow = matching.field(matching.match(jnp.stack([image, moved])))
     inside = np.s_[4:-4, 8:-8]
-    assert wrong(flow[0][inside], np.array([-6, 2]), 1.5) < 0.05  # every second cell looks for itself
+    assert wrong(flow[0][inside], np.array([-6, 2]), 1.5) < 0.05  # every third cell looks for itself
     assert wrong(flow[1][inside], np.array([6, -2]), 1.5) < 0.05
 
 
@@ -114,6 +114,24 @@ def test_where_nothing_has_the_same_colour_flow_stays_as_estimated():
     moved, kept = found(0), found(0.07)
     assert wrong(moved[:, 4:-4, 6:-6], np.array([4, 2]), 0.5) < 0.1
     np.testing.assert_array_equal(kept, still)
+
+
+def test_flow_that_is_all_over_the_place_is_not_taken(monkeypatch):
+    """Small squares have changed their places: each is found again, and no two neighbours go the same way."""
+    still, square = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2)), 16
+    tiles = texture(6, SIZE).reshape(SIZE[0] // square, square, SIZE[1] // square, square, 3).swapaxes(1, 2)
+    order = np.random.default_rng(0).permutation(tiles.shape[0] * tiles.shape[1])
+    mixed = tiles.reshape(-1, square, square, 3)[order].reshape(tiles.shape)
+    images = average_pool(jnp.stack([x.swapaxes(1, 2).reshape(*SIZE, 3) for x in (tiles, mixed)]))
+
+    def found() -> np.ndarray:
+        return np.asarray(jax.jit(lambda *given: matching.search(*given))(images, average_pool(images), still, HALF)[0])
+
+    assert wrong(found(), still, 0.1) < 0.02
+    monkeypatch.setattr(matching, "ROUGHEST", 1.0)
+    monkeypatch.setattr(matching, "LEFT", 1.0)
+    monkeypatch.setattr(matching, "MOST_HIDDEN", 1.0)
+    assert wrong(found(), still, 1) > 0.2
 
 
 def test_outlines_are_refined_by_choice(found):
@@ -152,13 +170,13 @@ def test_the_frame_that_hides_a_pixel_counts_less():
 
 
 def test_values_that_interpolation_would_mix():
-    x = jnp.arange(6.0).reshape(1, 2, 3, 1)
+    x = jnp.arange(6.0).reshape(1, 2, 3)
     four = np.asarray(matching.of_four(x, (4, 7)))
-    assert four.shape == (4, 1, 4, 7, 1)
-    assert sorted(four[:, 0, 1, 2, 0]) == [0, 1, 3, 4] and four[0, 0, 1, 2, 0] == 1
+    assert four.shape == (4, 1, 4, 7)
+    assert sorted(four[:, 0, 1, 2]) == [0, 1, 3, 4] and four[0, 0, 1, 2] == 1
     mixed = (9 * four[0] + 3 * four[1] + 3 * four[2] + four[3]) / 16
-    np.testing.assert_allclose(mixed[:, :, :6], resize_bilinear(x, (4, 6)), rtol=1e-6)
-    np.testing.assert_array_equal(four[:, :, :, 6], four[:, :, :, 5])  # odd
+    np.testing.assert_allclose(mixed[..., :6], resize_bilinear(x[..., None], (4, 6))[..., 0], rtol=1e-6)
+    np.testing.assert_array_equal(four[..., 6], four[..., 5])  # odd
 
 
 def test_a_network_searches_and_keeps_what_is_not_revised(network, monkeypatch):
@@ -166,6 +184,7 @@ def test_a_network_searches_and_keeps_what_is_not_revised(network, monkeypatch):
     searching = with_matching(network)
     plain = network(x0, x1)
     assert searching.config == dataclasses.replace(CONFIG, matching=True)
+    assert with_matching(searching, None) is searching and with_matching(searching, False).config == CONFIG
     jax.tree.map(np.testing.assert_array_equal, *(nnx.to_pure_dict(nnx.state(x)) for x in (network, searching)))
 
     def nothing(finer, coarse, estimated, time):
@@ -202,8 +221,8 @@ def test_a_clip_of_the_option_has_the_frames_of_the_network(network, tmp_path):
     pair = [scene(time)[0] for time in (0, 1)]
     for name, image in zip("ab", pair, strict=True):
         write_image(tmp_path / f"{name}.png", image)
-    plan = convert([tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "clip", model=network, matching=True, frames=1)
-    assert plan.options.matching
+    plan = convert([tmp_path / "a.png", tmp_path / "b.png"], tmp_path / "clip", model=network, matching="on", frames=1)
+    assert plan.options.matching == "on"
     _, middle, _ = (read_image(path) for path in sorted((tmp_path / "clip").glob("*.png")))
     x0, x1 = (from_uint8(to_uint8(image))[None] for image in pair)
     expected = np.clip(with_matching(network)(x0, x1).image[0], 0, 1)
