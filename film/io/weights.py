@@ -19,7 +19,6 @@ from film.io.pretrained import find
 from film.model import Film
 
 KIND = "film"
-OLD_NAMES = {"between": "bilateral", "flow_search": "correlation_radius"}  # of fields, in the shipped film-small
 
 
 def load(name_or_path: str | Path | None = None) -> Film:
@@ -33,7 +32,7 @@ def load_with_metadata(name_or_path: str | Path | None = None) -> tuple[Film, Me
     params, metadata = load_weights(path, expect_kind=KIND)
     with about(path):
         try:
-            config = FilmConfig(**{OLD_NAMES.get(name, name): value for name, value in metadata.config.items()})
+            config = FilmConfig(**metadata.config)
         except (TypeError, ValueError) as error:
             raise ValueError(f"its config is not one of FILM's ({error}); update this program") from error
         return assemble(Film, config, params), metadata

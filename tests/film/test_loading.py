@@ -8,7 +8,7 @@ import pytest
 import recipe
 import safetensors.numpy
 from refusal import refused
-from toy import CONFIG, assert_same_parameters, parameters, toy
+from toy import CONFIG, assert_same_parameters, toy
 
 import film
 from common.weights import remote
@@ -17,8 +17,6 @@ from film import porting
 from film.io import pretrained, weights
 from film.model import FilmConfig
 from film.porting import read_reference
-
-FORMER = FilmConfig(4, 3, 2, 2, (1, 2, 1), (8, 8, 8), 4, correlation_radius=(1, 0, 1), bilateral=True)
 
 
 @pytest.fixture
@@ -87,10 +85,3 @@ def test_another_programs_weights_are_converted_once(tmp_path, monkeypatch, sour
     assert weights.load_with_metadata(path)[1].metadata == {"ported_from": name}
     monkeypatch.setattr(porting, "read_reference", None)
     assert pretrained.find(name, recipe.narrow().config) == path
-
-
-def test_headers_with_former_names_are_read(tmp_path):
-    fields = dataclasses.asdict(FORMER)
-    fields |= {"flow_search": fields.pop("correlation_radius"), "between": fields.pop("bilateral")}
-    save_weights(tmp_path / "w.safetensors", parameters(toy(FORMER)), kind="film", config=fields)
-    assert film.load(tmp_path / "w.safetensors").config == FORMER
