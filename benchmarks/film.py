@@ -59,6 +59,7 @@ PEAKS = {  # FLOP/s of the float32 convolutions of an accelerator by its name: d
 @dataclass
 class Options:
     models: tuple[str, ...] = ("paper", "small")
+    """Also small-plain: without a search of the whole frames (`film.matching`)."""
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080", "3840x2160")
     """WIDTHxHEIGHT each. The sequences of the last two take hours on two cores."""
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -95,7 +96,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     setup(most_kept=MOST_KEPT)
     if untiled:
         row_tiling.FEWEST = sys.maxsize
-    config = getattr(FilmConfig, name)()
+    config = FilmConfig.paper() if name == "paper" else FilmConfig.small(matching=name == "small")
     graphdef, shapes = blank(Film, config)
     names = {path: entry.source for path, entry in key_table(config, "variables").items()}
     # Drawn by NumPy: JAX would compile some sixty programs, which stay in memory.

@@ -197,12 +197,12 @@ def refine(
                 off = jnp.minimum(*apart(x, first[3:], second[3:], APART))
                 return box(difference(first[:3], second[:3], FINE_CLIP)) + FINE_AGREEMENT * off
 
+            def around(best: Flow, cells: Int[Array, ""]) -> tuple[Flow, None]:
+                nearby = jnp.stack([best, *shifted(best, SIDES, cells)])
+                return cheapest(nearby, lambda x: cost(x) + FINE_SMOOTHNESS * roughness(x, best)), None
+
             def chosen() -> Flow:
-                best = cheapest(flows, cost)
-                for cells in FINE_ROUNDS:
-                    now = best
-                    nearby = jnp.stack([now, *shifted(now, SIDES, cells)])
-                    best = cheapest(nearby, lambda x, now=now: cost(x) + FINE_SMOOTHNESS * roughness(x, now))
+                best, _ = jax.lax.scan(around, cheapest(flows, cost), jnp.array(FINE_ROUNDS))
                 return jnp.where(edges, best, smooth)
 
             return jax.lax.cond(jnp.any(edges), chosen, lambda: smooth)
@@ -228,11 +228,12 @@ def refined_own(images: Float[Array, "n h2 w2 3"], own: Own, used: Float[Array, 
             ends = looked_up(other, x[:2] + corner)
             return box(difference(image, ends, FINE_CLIP)) + COLOUR * difference(image, x[2:], COLOUR)
 
+        def around(best: Float[Array, "5 b h w"], cells: Int[Array, ""]) -> tuple[Float[Array, "5 b h w"], None]:
+            return cheapest(jnp.stack([best, *shifted(best, SIDES, cells)]), cost), None
+
         def chosen() -> Flow:
-            best = cheapest(jnp.concatenate([flows, colours], axis=1), cost)
-            for cells in FINE_ROUNDS:
-                best = cheapest(jnp.stack([best, *shifted(best, SIDES, cells)]), cost)
-            return best[:2]
+            start = cheapest(jnp.concatenate([flows, colours], axis=1), cost)
+            return jax.lax.scan(around, start, jnp.array(FINE_ROUNDS))[0][:2]
 
         edges = (spread(flows) > EDGE) & (of_four(used, image.shape[2:])[0] > 0)
         return jax.lax.cond(jnp.any(edges), chosen, lambda: flows[0])

@@ -155,7 +155,7 @@ def test_free_memory_is_what_ulimit_leaves():
 
 def test_windows_have_room_for_the_frames_that_wait():
     """Frames of a gap that are made together, each with its flow and a window; or midpoints of the next ones."""
-    pixels, memory = 4000 * 6000, 8e9
+    pixels, memory = 4000 * 6000, 9e9
     one, many = (make_compute_plan(SMALL, (4000, 6000), memory=memory, together=count) for count in (1, 31))
     assert one.tiled and one.window == many.window and 1 < many.together < 31
     each = FRAME * (pixels + math.prod(many.window)) + 16 * pixels / many.flow_scale**2
