@@ -111,9 +111,9 @@ def search(
         own, seen = own_flow(finer, coarse, before, t)
         flow = between(own, before, colour, t)
         known = [at(x[None], share * flow)[0] for x, share in zip(jnp.split(box(seen, NEARBY), 2), shares, strict=True)]
-        cost, left, rough, cells = (
-            box(wrong * x, NEARBY) for x in (colour(before), colour(flow), roughness(flow, flow), 1.0)
-        )
+        inside = ~(beyond(-t * flow) | beyond((1 - t) * flow))
+        maps = inside * colour(before), inside * colour(flow), roughness(flow, flow), 1.0
+        cost, left, rough, cells = (box(wrong * x, NEARBY) for x in maps)
         trusted = (left < LEFT * cost) & (rough < ROUGHEST * cells) & (jnp.minimum(*known) > 1 - MOST_HIDDEN)
         flow = jnp.where(wrong & trusted, flow, before)
         first, second = apart(flow, *ends_of(own, flow, t), DISAGREEING)
