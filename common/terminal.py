@@ -47,6 +47,7 @@ DEFAULT = re.compile(r"[;.]? None: ([^.]+(?:\.\d[^.]*)*)\.$")  # what a left out
 PLAIN = {  # tyro's words -> a user's
     r"Error parsing (\S+).*: no type matching (.+) could be instantiated from \[(.*)\]": r"\1: \3 is no \2",
     r"Error parsing (\S+).*: Could not find valid parse for arguments: \[(.*)\]": r"\1: \2 cannot be read",
+    r"(?<=\()'None', |, 'None'(?=[,)])": "",  # of choices
     r"\{FLOAT FLOAT\}": "pair of numbers",
     r"(INT\|)?FLOAT$": "number",
     r"INT$": "whole number",

@@ -172,6 +172,7 @@ BAD = [  # words, and what the line names
     ([*CLIP, "--memory", "1MB"], "0.0 GB"),
     ([*CLIP, "--frames", "3"], "--frames 3"),
     ([*CLIP, "--audio", "none"], "--audio"),
+    ([*CLIP, "--matching", "on"], "matching"),
     (["clip.mov"], "clip.mov"),
     ([*CLIP, "--resume", "-o", "clip.gif"], "resume"),
     (["convert", "photos/p1.png", "ours.safetensors"], "p1.png"),
@@ -190,6 +191,11 @@ BAD = [  # words, and what the line names
 def test_bad_input_is_one_line_and_leaves_nothing(refusal, words, value):
     bad_files()
     assert value in refusal(words)
+
+
+def test_choices_are_those_of_the_option(refusal):
+    line = refusal([*CLIP, "--fit", "maybe"])
+    assert all(f"'{choice}'" in line for choice in ("crop", "pad", "resize")) and "None" not in line
 
 
 @pytest.mark.parametrize("output", ["clip.mp4", "frames"])
