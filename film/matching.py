@@ -105,14 +105,15 @@ def search(
         first, second = (looked_up(frame, share * fine) for frame, share in zip(frames, shares, strict=True))
         return pooled(difference(first, second, CLIP), beyond(-t * fine) | beyond((1 - t) * fine))
 
-    wrong = box(colour(before) > DOUBT, 2) > 0
+    doubt = colour(before)
+    wrong = box(doubt > DOUBT, 2) > 0
 
     def searched() -> tuple[Flow, Own, Map]:
         own, seen = own_flow(finer, coarse, before, t)
         flow = between(own, before, colour, t)
         known = [at(x[None], share * flow)[0] for x, share in zip(jnp.split(box(seen, NEARBY), 2), shares, strict=True)]
         inside = ~(beyond(-t * flow) | beyond((1 - t) * flow))
-        maps = inside * colour(before), inside * colour(flow), roughness(flow, flow), 1.0
+        maps = inside * doubt, inside * colour(flow), roughness(flow, flow), 1.0
         cost, left, rough, cells = (box(wrong * x, NEARBY) for x in maps)
         trusted = (left < LEFT * cost) & (rough < ROUGHEST * cells) & (jnp.minimum(*known) > 1 - MOST_HIDDEN)
         flow = jnp.where(wrong & trusted, flow, before)
@@ -339,10 +340,10 @@ def difference(a: Colours, b: Colours, most: float) -> Map:
     return jnp.minimum((off[0] + off[1] + off[2]) / 3, most)
 
 
-def pooled(off: Float[Array, "b h2 w2"], beyond: Bool[Array, "b h2 w2"]) -> Map:
+def pooled(off: Float[Array, "b h2 w2"], out: Bool[Array, "b h2 w2"]) -> Map:
     """The cost of colours that are so far `off`, of cells at half the size and those around; half of the most where
     flow leads out of the picture."""
-    return box(average_pool(jnp.where(beyond, CLIP / 2, off)[..., None])[..., 0])
+    return box(average_pool(jnp.where(out, CLIP / 2, off)[..., None])[..., 0])
 
 
 def prior(flow: Flow, current: Flow, estimated: Flow) -> Map:

@@ -33,7 +33,7 @@ from film.model import Film, FilmOutput
 from film.training.initialization import glorot, initialize
 from film.visualization import ImageSummary, TripletSheet
 
-ADDED = "coverage", "sided_levels", "matching"  # fields of `FilmConfig` that `start_from` may lack
+ADDED = "coverage", "sided_levels", "matching"  # fields of `FilmConfig` in which `start_from` may differ
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FilmTask(Checked):
     metrics: Mapping[str, Term] = field(default_factory=lambda: {"psnr": Psnr()})
     networks: Mapping[str, str] = field(default_factory=dict)
     image_summaries: Mapping[str, ImageSummary] = field(default_factory=lambda: {"triplets": TripletSheet()})
-    start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder; may lack parts of ADDED
+    start_from: str | None = None  # initial weights: a shipped name, a file or a run's folder; see ADDED
     random_init: bool = False  # without `start_from`: kernels as the reference draws them, not by `initialize`
     levels: int | None = None  # pyramid levels while training; None: as the model
     dtype: Dtype = "float32"  # of the network's computation
