@@ -43,10 +43,11 @@ from jaxtyping import Array, Float
 
 from common.nn.init import blank, split
 from common.nn.remat import remat as rematerialised
-from film import matching
 from film.config import LEVEL, FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
+from film.matching.refinement import refine, visibility_logit
+from film.matching.search import Motion, search
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
 from film.pyramid import FeatureExtractor, Pyramid, image_pyramid
@@ -71,7 +72,7 @@ class Coarse(NamedTuple):
     forward_flow: Pyramid  # x0 -> x1, levels 1 and up of those that are fused, (dx, dy) in pixels of each level
     backward_flow: Pyramid  # x1 -> x0
     decoded: Float[Array, "b h w c"]  # the decoder's output for level 0, at level 1
-    motion: matching.Motion | None = None  # for `matching`, at level 1
+    motion: Motion | None = None  # for `matching`, at level 1
 
 
 class FilmOutput(NamedTuple):
@@ -152,14 +153,12 @@ class Film(nnx.Module):
         decoded, *_ = self.fusion(self._aligned(e0.packs, e1.packs, backward, forward, time), stage=stage)
         return Coarse(forward, backward, decoded, motion)
 
-    def _matched(
-        self, first: Pyramid, second: Pyramid, time: Time, stage: Stage
-    ) -> tuple[Pyramid, Pyramid, matching.Motion]:
+    def _matched(self, first: Pyramid, second: Pyramid, time: Time, stage: Stage) -> tuple[Pyramid, Pyramid, Motion]:
         """Flow backward and forward of levels 1 and up, by `film.matching`."""
         pairs = zip(first[:LEVEL], second[:LEVEL], strict=True)
         images = [jnp.concatenate([x[..., :COLORS] for x in pair]) for pair in pairs]
         backward, forward = self._flows(first[LEVEL - 1 :], second[LEVEL - 1 :], time, LEVEL, [], [], stage)
-        flow, motion = stage(matching.search)(*images[LEVEL - 2 :], forward[0], time)
+        flow, motion = stage(search)(*images[LEVEL - 2 :], forward[0], time)
         backward, forward = [-flow, *backward[1:]], [flow, *forward[1:]]
         for level in range(LEVEL - 1, 0, -1):
             to_first, to_second, motion = self._refined(
@@ -176,11 +175,11 @@ class Film(nnx.Module):
         time: Time,
         level: int,
         coarser: Float[Array, "b h2 w2 2"],
-        motion: matching.Motion,
+        motion: Motion,
         stage: Stage,
-    ) -> tuple[Array, Array, matching.Motion]:
-        """Flow backward and forward of a level, by `film.matching.refine` and the level's predictor."""
-        chosen, motion = stage(matching.refine)(images, coarser, motion, time)
+    ) -> tuple[Array, Array, Motion]:
+        """Flow backward and forward of a level, by `film.matching.refinement` and the level's predictor."""
+        chosen, motion = stage(refine)(images, coarser, motion, time)
         both = jnp.concatenate([-chosen, chosen], axis=-1)
         (flow,) = self.flow.bilateral([first], [second], time, level, both, stage, upsampled=True)
         return flow[..., :2], flow[..., 2:], motion
@@ -194,7 +193,7 @@ class Film(nnx.Module):
             images = jnp.concatenate([x0[..., :COLORS], x1[..., :COLORS]])
             *flows, motion = self._refined(images, x0, x1, time, 0, known[1][0], coarse.motion, stage)
             backward, forward = ([flow] for flow in flows)
-            logit = matching.logit(forward[0], motion, time)
+            logit = visibility_logit(forward[0], motion, time)
         levels = self._aligned([x0], [x1], backward, forward, time)
         image, x0_warped, x1_warped = self.fusion(levels, coarse.decoded, stage)
         weight = None

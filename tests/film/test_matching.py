@@ -15,13 +15,15 @@ from toy import DIRECT, toy
 
 from common.evaluation.metrics import Psnr, psnr
 from common.io.images import from_uint8, read_image, to_uint8, write_image
-from film import matching
+from film import model as film_model
 from film.clip import convert
 from film.config import LEVEL
 from film.data.triplet import Triplet
 from film.evaluation.triplet_evaluation import FilmEvaluation
 from film.io.weights import load, save_model
-from film.matching import Motion
+from film.matching import refinement, search
+from film.matching.planes import field
+from film.matching.search import Motion
 from film.model import Film, FilmConfig, with_matching
 from film.ops.resample import average_pool, resize_bilinear
 
@@ -73,13 +75,13 @@ def wrong(flow: jax.Array, truth: np.ndarray, most: float) -> float:
 def found():
     """By a search from an estimate of no motion, at levels 1 and 2 of a small picture."""
     still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
-    return jax.jit(matching.search)(frames(1), frames(2), still, HALF)
+    return jax.jit(search.search)(frames(1), frames(2), still, HALF)
 
 
 def test_a_match_is_the_way_to_the_same_patch():
     image = texture(3, (24, 40))
     moved = np.roll(image, (2, -6), axis=(0, 1))
-    flow = matching.field(matching.match(jnp.stack([image, moved])))
+    flow = field(search.match(jnp.stack([image, moved])))
     inside = np.s_[4:-4, 8:-8]
     assert wrong(flow[0][inside], np.array([-6, 2]), 1.5) < 0.05  # every third cell looks for itself
     assert wrong(flow[1][inside], np.array([6, -2]), 1.5) < 0.05
@@ -90,15 +92,32 @@ def test_the_search_finds_what_moves_farther_than_its_size(found):
     between, motion = found
     assert np.hypot(*WAY) > SIDE
     assert wrong(between, true_flow(0.5, 2), 0.5) < 0.06
-    assert wrong(motion.first, true_flow(0, 2), 0.5) < 0.06 and wrong(motion.second, -true_flow(1, 2), 0.5) < 0.06
+    first, second = motion.first[..., :2], motion.second[..., :2]
+    assert wrong(first, true_flow(0, 2), 0.5) < 0.06 and wrong(second, -true_flow(1, 2), 0.5) < 0.06
     revised = np.asarray(motion.revised[0, ..., 0])
     assert set(np.unique(revised)) == {0, 1} and revised[true_flow(0.5, 2)[0].any(axis=-1)].mean() > 0.9
+
+
+def test_what_passes_between_the_frames_hides_what_both_show(found, monkeypatch):
+    """Where the square is half-way and in neither frame, both show the ground, as if nothing had moved."""
+    _, motion = found
+    square = [scene(time)[1][::4, ::4] for time in (0, 0.5, 1)]
+    passed = square[1] & ~square[0] & ~square[2]
+    assert passed.sum() > 20
+    for known, shown in zip((motion.first, motion.second), square[::2], strict=True):
+        front = known[0, ..., 2]
+        assert front[shown].mean() > 0.5 and front[~shown].mean() < 0.05
+    still, truth = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2)), true_flow(0.5, 2)[:, passed]
+    assert wrong(found[0][:, passed], truth, 0.5) < 0.2
+    monkeypatch.setattr(search, "FRONT", 0.0)
+    flow, _ = jax.jit(lambda *given: search.search(*given))(frames(1), frames(2), still, HALF)
+    assert wrong(flow[:, passed], truth, 0.5) > 0.5
 
 
 def test_what_is_as_estimated_is_not_revised():
     still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
     images = jnp.repeat(frames(1)[:1], 2, axis=0)
-    flow, motion = jax.jit(matching.search)(images, average_pool(images), still, HALF)
+    flow, motion = jax.jit(search.search)(images, average_pool(images), still, HALF)
     assert float(abs(flow).max()) == 0 and float(motion.revised.max()) == 0
 
 
@@ -109,7 +128,7 @@ def test_where_nothing_has_the_same_colour_flow_stays_as_estimated():
     def found(brighter: float) -> np.ndarray:
         image = 0.8 * texture(5, SIZE)
         images = average_pool(jnp.stack([image, np.roll(image, (8, 16), axis=(0, 1)) + np.float32(brighter)]))
-        return np.asarray(jax.jit(matching.search)(images, average_pool(images), still, HALF)[0])
+        return np.asarray(jax.jit(search.search)(images, average_pool(images), still, HALF)[0])
 
     moved, kept = found(0), found(0.07)
     assert wrong(moved[:, 4:-4, 6:-6], np.array([4, 2]), 0.5) < 0.1
@@ -125,12 +144,11 @@ def test_flow_that_is_all_over_the_place_is_not_taken(monkeypatch):
     images = average_pool(jnp.stack([x.swapaxes(1, 2).reshape(*SIZE, 3) for x in (tiles, mixed)]))
 
     def found() -> np.ndarray:
-        return np.asarray(jax.jit(lambda *given: matching.search(*given))(images, average_pool(images), still, HALF)[0])
+        return np.asarray(jax.jit(lambda *given: search.search(*given))(images, average_pool(images), still, HALF)[0])
 
     assert wrong(found(), still, 0.1) < 0.02
-    monkeypatch.setattr(matching, "ROUGHEST", 1.0)
-    monkeypatch.setattr(matching, "LEFT", 1.0)
-    monkeypatch.setattr(matching, "MOST_HIDDEN", 1.0)
+    monkeypatch.setattr(search, "ROUGHEST", 1.0)
+    monkeypatch.setattr(search, "LEFT", 1.0)
     assert wrong(found(), still, 1) > 0.2
 
 
@@ -140,11 +158,11 @@ def test_outlines_are_refined_by_choice(found):
     interpolated = flow
     for level in (1, 0):
         images = frames(level)
-        flow, motion = jax.jit(matching.refine)(images, flow, motion, HALF)
+        flow, motion = jax.jit(refinement.refine)(images, flow, motion, HALF)
         interpolated = resize_bilinear(2 * interpolated, images.shape[1:3])
     truth = true_flow(0.5, 0)
     assert wrong(flow, truth, 1) < 0.6 * wrong(interpolated, truth, 1)
-    assert wrong(motion.first, true_flow(0, 0), 1) < 0.04 and motion.revised.shape == (1, *SIZE, 1)
+    assert wrong(motion.first[..., :2], true_flow(0, 0), 1) < 0.04 and motion.revised.shape == (1, *SIZE, 1)
 
 
 def test_tiles_are_refined_as_the_whole(found, monkeypatch):
@@ -152,8 +170,8 @@ def test_tiles_are_refined_as_the_whole(found, monkeypatch):
     flow, motion = found
     results = []
     for tile in (10**6, 44):
-        monkeypatch.setattr(matching, "TILE", tile)
-        results.append(jax.jit(lambda *given: matching.refine(*given))(frames(1), flow, motion, HALF))
+        monkeypatch.setattr(refinement, "TILE", tile)
+        results.append(jax.jit(lambda *given: refinement.refine(*given))(frames(1), flow, motion, HALF))
     for whole, tiled in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
         assert float((abs(whole - tiled) > 1e-3).mean()) < 1e-3
 
@@ -162,16 +180,20 @@ def test_the_frame_that_hides_a_pixel_counts_less():
     """Flow of 0 in between; in the first frame, something that moves is in front on the right."""
     flow, moving = jnp.zeros((1, 4, 6, 2)), jnp.zeros((1, 4, 6, 2)).at[:, :, 3:].set(8.0)
     still, everywhere = jnp.zeros((1, 4, 6, 2)), jnp.ones((1, 4, 6, 1))
-    gained = np.asarray(matching.logit(flow, Motion(moving, still, everywhere), HALF))[0, ..., 0]
-    np.testing.assert_allclose(gained[:, :3], 0, atol=1e-3)
-    np.testing.assert_allclose(gained[:, 3:], -matching.MIXTURE, atol=1e-3)
-    np.testing.assert_allclose(matching.logit(flow, Motion(still, moving, everywhere), HALF)[0, ..., 0], -gained)
-    assert not np.any(matching.logit(flow, Motion(moving, still, 0 * everywhere), HALF))
+
+    def gained(first: jax.Array, second: jax.Array, revised: jax.Array = everywhere) -> np.ndarray:
+        motion = Motion(*(jnp.pad(x, [(0, 0)] * 3 + [(0, 1)]) for x in (first, second)), revised)
+        return np.asarray(refinement.visibility_logit(flow, motion, HALF))[0, ..., 0]
+
+    np.testing.assert_allclose(gained(moving, still)[:, :3], 0, atol=1e-3)
+    np.testing.assert_allclose(gained(moving, still)[:, 3:], -refinement.MIXTURE, atol=1e-3)
+    np.testing.assert_allclose(gained(still, moving), -gained(moving, still))
+    assert not np.any(gained(moving, still, 0 * everywhere))
 
 
 def test_values_that_interpolation_would_mix():
     x = jnp.arange(6.0).reshape(1, 2, 3)
-    four = np.asarray(matching.of_four(x, (4, 7)))
+    four = np.asarray(refinement.of_four(x, (4, 7)))
     assert four.shape == (4, 1, 4, 7)
     assert sorted(four[:, 0, 1, 2]) == [0, 1, 3, 4] and four[0, 0, 1, 2] == 1
     mixed = (9 * four[0] + 3 * four[1] + 3 * four[2] + four[3]) / 16
@@ -188,10 +210,10 @@ def test_a_network_searches_and_keeps_what_is_not_revised(network, monkeypatch):
     jax.tree.map(np.testing.assert_array_equal, *(nnx.to_pure_dict(nnx.state(x)) for x in (network, searching)))
 
     def nothing(finer, coarse, estimated, time):
-        still = jnp.zeros_like(estimated)
+        still = jnp.zeros((*estimated.shape[:3], 3))
         return estimated, Motion(still, still, still[..., :1])
 
-    monkeypatch.setattr(matching, "search", nothing)
+    monkeypatch.setattr(film_model, "search", nothing)
     kept = jax.jit(searching.forward)(x0, x1, HALF)
     np.testing.assert_allclose(kept.image, plain.image, atol=1e-5)
     for one, other in zip(kept.forward_flow, plain.forward_flow, strict=True):
@@ -204,9 +226,10 @@ def test_found_flow_is_that_of_its_level(network, monkeypatch):
 
     def everywhere(finer, coarse, estimated, time):
         flow = jnp.full_like(estimated, 1.5)
-        return flow, Motion(flow, -flow + 8.0, jnp.ones_like(flow[..., :1]))
+        first, second = (jnp.pad(x, [(0, 0)] * 3 + [(0, 1)]) for x in (flow, 8 - flow))
+        return flow, Motion(first, second, jnp.ones_like(flow[..., :1]))
 
-    monkeypatch.setattr(matching, "search", everywhere)
+    monkeypatch.setattr(film_model, "search", everywhere)
     output = jax.jit(with_matching(network).forward)(x0, x1, HALF)
     np.testing.assert_allclose(output.forward_flow[LEVEL], 1.5)
     np.testing.assert_allclose(output.backward_flow[LEVEL], -1.5)
