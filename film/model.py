@@ -46,7 +46,7 @@ from common.nn.remat import remat as rematerialised
 from film.config import LEVEL, FilmConfig
 from film.flow import FlowEstimator
 from film.fusion import Fusion, Level, blend
-from film.matching.refinement import refine, visibility_logit
+from film.matching.refinement import antialiased, refine, visibility_logit
 from film.matching.search import Motion, search
 from film.ops.convolution import Stage, whole
 from film.ops.packing import COLORS, pack
@@ -186,12 +186,12 @@ class Film(nnx.Module):
 
     def finish(self, x0: Pack, x1: Pack, coarse: Coarse, time: Time, stage: Stage = whole) -> FilmOutput:
         """The in-between frames of pairs, from their finest level and `coarse`."""
-        known, logit = (coarse.backward_flow[:1], coarse.forward_flow[:1]), 0.0
-        if coarse.motion is None:
+        known, motion, logit = (coarse.backward_flow[:1], coarse.forward_flow[:1]), coarse.motion, 0.0
+        if motion is None:
             backward, forward = self._flows([x0], [x1], time, 0, *known, stage)
         else:
             images = jnp.concatenate([x0[..., :COLORS], x1[..., :COLORS]])
-            *flows, motion = self._refined(images, x0, x1, time, 0, known[1][0], coarse.motion, stage)
+            *flows, motion = self._refined(images, x0, x1, time, 0, known[1][0], motion, stage)
             backward, forward = ([flow] for flow in flows)
             logit = visibility_logit(forward[0], motion, time)
         levels = self._aligned([x0], [x1], backward, forward, time)
@@ -199,6 +199,8 @@ class Film(nnx.Module):
         weight = None
         if self.config.blend:
             image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:], logit)
+        if motion is not None:
+            image = stage(antialiased)(image, forward[0], motion)
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
         return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 

@@ -11,7 +11,8 @@ carried to finer levels by a choice:
 2. `refinement.refine`, at each finer level: a pixel takes one of the four flows that interpolation would mix, or one
    of those around it, by the same costs. The predictor of the level corrects it (`film.flow`).
 3. `refinement.visibility_logit`: a frame in which a pixel leads to another motion than its own hides the pixel, and
-   counts less in the mixture (`film.fusion.blend`).
+   counts less in the mixture (`film.fusion.blend`). A pixel is of one motion or of the other, so outlines are
+   smoothed in the end (`refinement.antialiased`).
 
 Flow is from the first frame to the second, or, on a frame's own grid, to the other one, in pixels of its level. `2b`
 stands for first frames, then second ones. In here, flow and colours are planes, `c b h w` (`planes.py`).

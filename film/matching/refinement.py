@@ -4,7 +4,7 @@ Interpolation to twice the size mixes four flows, at an outline two motions. Whe
 the four, or then one of those of the pixels around it (`refine`): the cheapest by the difference of the colours at both
 ends, and by the other costs of `film.matching.search`. The flow of the frames on their own grids is refined in the same
 way (`refined_own`), but also by the colours of a pixel and of the cells around it: what one frame alone shows goes with
-what looks like it.
+what looks like it. Of the image, the outlines are smoothed in the end (`antialiased`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from film.matching.planes import (
+    AROUND,
+    SIDES,
     Colours,
     Field,
     Flow,
@@ -117,6 +119,20 @@ def visibility_logit(flow: Field, motion: Motion, time: Time) -> Float[Array, "b
     known = planes(jnp.concatenate([motion.first, motion.second]))
     before, after = apart(flows, ends_of(known, flows, t), APART)
     return MIXTURE * (after - before)[..., None] * motion.revised
+
+
+def antialiased(image: Float[Array, "b h w 3"], flow: Field, motion: Motion) -> Float[Array, "b h w 3"]:
+    """The image, smoothed where revised `flow` in between has an outline: a pixel is of one motion or of the other."""
+    plane, colours, revised = planes(flow), planes(image), motion.revised[..., 0]
+
+    def smoothed() -> Float[Array, "c b h w"]:
+        outline = (spread(jnp.stack([plane, *shifted(plane, SIDES)])) > EDGE) & (revised > 0)
+        square = [(0, 0), *AROUND]
+        weights = (4 >> abs(y) + abs(x) for y, x in square)
+        mean = sum(w * x for w, x in zip(weights, shifted(colours, square), strict=True)) / 16
+        return jnp.where(outline, mean, colours)
+
+    return field(jax.lax.cond(jnp.any(revised > 0), smoothed, lambda: colours))
 
 
 def by_tiles(function: Callable[..., Flow], near: Sequence[Float[Array, "*_n _h _w"]]) -> Flow:

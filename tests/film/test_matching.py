@@ -191,6 +191,17 @@ def test_the_frame_that_hides_a_pixel_counts_less():
     assert not np.any(gained(moving, still, 0 * everywhere))
 
 
+def test_outlines_of_revised_flow_are_smoothed():
+    """Where flow steps from 0 to 4 px, the columns on either side become the mean of three, weighted 1, 2 and 1."""
+    flow = jnp.zeros((1, 6, 8, 2)).at[:, :, 4:].set(4.0)
+    image = jnp.zeros((1, 6, 8, 3)).at[:, :, 4:].set(1.0)
+    none = jnp.zeros((1, 6, 8, 3))
+    smoothed = refinement.antialiased(image, flow, Motion(none, none, jnp.ones((1, 6, 8, 1))))
+    np.testing.assert_allclose(smoothed[0, :, :, 1], np.tile([0, 0, 0, 0.25, 0.75, 1, 1, 1], (6, 1)))
+    np.testing.assert_array_equal(refinement.antialiased(image, flow, Motion(none, none, none[..., :1])), image)
+    np.testing.assert_array_equal(refinement.antialiased(image, 0 * flow, Motion(none, none, none[..., :1] + 1)), image)
+
+
 def test_values_that_interpolation_would_mix():
     x = jnp.arange(6.0).reshape(1, 2, 3)
     four = np.asarray(refinement.of_four(x, (4, 7)))
