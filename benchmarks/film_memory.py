@@ -20,7 +20,7 @@ from benchmarks.film_reference import pair
 from benchmarks.measuring import NO_CACHE, RowLog, heading, in_process, line
 from common import terminal
 from film.config import FilmConfig
-from film.planning import FRAME, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
+from film.planning import FRAME, MATCHING_BYTES, encoded_bytes, held_bytes, make_compute_plan, network_bytes, parameters
 
 MUCH = 1e12  # bytes: the image is computed whole
 COLUMNS = {"model": "", "size": "", "kept": "", "peak GB": ".2f", "model GB": ".2f", "model by peak": ".2f"}
@@ -63,7 +63,10 @@ def fit(rows: list[tuple[FilmConfig, int, int, float]]) -> tuple[float, float, f
     """BASE, PER_PARAMETER and SHARE from (config, pixels, kept, peak)."""
     inputs = np.array([[1, parameters(config), pixels * encoded_bytes(config)[0]] for config, pixels, *_ in rows])
     peaks = np.array([peak for *_, peak in rows])
-    known = [pixels * (3 * FRAME + held_bytes(config, kept)) for config, pixels, kept, _ in rows]
+    known = [
+        pixels * (3 * FRAME + held_bytes(config, kept) + MATCHING_BYTES * config.matching)
+        for config, pixels, kept, _ in rows
+    ]
     solved = scipy.optimize.linprog((inputs / peaks[:, None]).sum(axis=0), A_ub=-inputs, b_ub=-(peaks - known))
     base, per_parameter, share = solved.x
     return float(base), float(per_parameter), float(share)

@@ -47,6 +47,7 @@ class FilmConfig(Checked):
         deep = self.fusion_pyramid_levels > LEVEL
         yield deep or not self.matching, f"matching needs more than {LEVEL} fusion_pyramid_levels"
         yield self.blend or not self.matching, "matching needs blend"
+        yield not (self.matching and self.sided_levels), "matching has one flow for both frames: sided_levels is 0"
 
     @classmethod
     def paper(cls) -> FilmConfig:

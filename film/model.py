@@ -158,7 +158,8 @@ class Film(nnx.Module):
         pairs = zip(first[:LEVEL], second[:LEVEL], strict=True)
         images = [jnp.concatenate([x[..., :COLORS] for x in pair]) for pair in pairs]
         backward, forward = self._flows(first[LEVEL - 1 :], second[LEVEL - 1 :], time, LEVEL, [], [], stage)
-        flow, motion = stage(search)(*images[LEVEL - 2 :], forward[0], time)
+        finer, coarse = images[LEVEL - 2 :]
+        flow, motion = search(finer, coarse, forward[0], time)
         backward, forward = [-flow, *backward[1:]], [flow, *forward[1:]]
         for level in range(LEVEL - 1, 0, -1):
             to_first, to_second, motion = self._refined(
@@ -179,7 +180,7 @@ class Film(nnx.Module):
         stage: Stage,
     ) -> tuple[Array, Array, Motion]:
         """Flow backward and forward of a level, by `film.matching.refinement` and the level's predictor."""
-        chosen, motion = stage(refine)(images, coarser, motion, time)
+        chosen, motion = refine(images, coarser, motion, time)
         both = jnp.concatenate([-chosen, chosen], axis=-1)
         (flow,) = self.flow.bilateral([first], [second], time, level, both, stage, upsampled=True)
         return flow[..., :2], flow[..., 2:], motion
@@ -200,7 +201,7 @@ class Film(nnx.Module):
         if self.config.blend:
             image, weight = blend(x0_warped, x1_warped, image, time, *levels[0][2:], logit)
         if motion is not None:
-            image = stage(antialiased)(image, forward[0], motion)
+            image = antialiased(image, forward[0], motion)
         flows = forward + coarse.forward_flow, backward + coarse.backward_flow
         return FilmOutput(image, *flows, x0_warped, x1_warped, weight)
 

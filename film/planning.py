@@ -2,18 +2,19 @@
 
 The peak of a process that runs the network grows with the pixels that it sees at once:
 
-    bytes = BASE + PER_PARAMETER * parameters + pixels * (SHARE * finest + held)
+    bytes = BASE + PER_PARAMETER * parameters + pixels * (SHARE * finest + held + MATCHING_BYTES)
 
 A parameter is stored, and in wide convolutions of a CPU transformed (`common.nn.winograd`). `finest` are the bytes of a
 pixel of an encoded frame's finest level, `held` those of the encoded frames in memory, which are known (`held_bytes`).
-`python -m benchmarks.film_memory` measures peaks of both presets at several sizes and fits the constants: the smallest
-with which no measured peak is above the model.
+The last term is that of `film.matching`; windows (below) do without most of it. `python -m benchmarks.film_memory`
+measures peaks of both presets at several sizes and fits the other constants: the smallest with which no measured peak
+is above the model.
 
 They are those of a CPU, whose finest level is computed some rows at a time (`film.ops.row_tiling`). An accelerator
 computes it at once, and its library tries convolutions that need more: its peak is planned as `ACCELERATOR` times the
-model's. Peaks on one H200, taken by hand, trials included: small at 3840x2160 8.5 to 11.2 GB, the model 5.0; small at
-1920x1080 2.4 to 5.5, the model 1.8; paper at 1920x1080 7.4 to 10.4, the model 6.0. The factor covers all but the
-highest of the second. Where it does not, `film.clip` plans again.
+model's. Peaks on one H200, taken by hand without matching, trials included: small at 3840x2160 8.5 to 11.2 GB, the
+model 5.0; small at 1920x1080 2.4 to 5.5, the model 1.8; paper at 1920x1080 7.4 to 10.4, the model 6.0. The factor
+covers all but the highest of the second. Where it does not, `film.clip` plans again.
 
 Encoded frames are kept for the next new frames as far as there is memory; by default not beyond `MODEST`, since they
 save a few percent of the time.

@@ -2,9 +2,9 @@
 
 Interpolation to twice the size mixes four flows, at an outline two motions. Where these differ, a pixel takes one of
 the four, or then one of those of the pixels around it (`refine`): the cheapest by the difference of the colours at both
-ends, and by the other costs of `film.matching.search`. The flow of the frames on their own grids is refined in the same
-way (`refined_own`), but also by the colours of a pixel and of the cells around it: what one frame alone shows goes with
-what looks like it. Of the image, the outlines are smoothed in the end (`antialiased`).
+ends, and by its agreement with the frames' own flow and with that around it. The flow of the frames on their own grids
+is refined in the same way (`refined_own`), but also by the colours of a pixel and of the cells around it: what one
+frame alone shows goes with what looks like it. Of the image, the outlines are smoothed in the end (`antialiased`).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from film.matching.planes import (
 from film.matching.search import Motion, disagreement
 from film.ops.resample import average_pool, interleave, resize_bilinear, resize_nearest
 
-# Costs as in `search`; weight and most of the difference between the colours of a pixel and of its cell; cells to the
-# neighbours whose flow is a candidate.
+# Costs, as in `search` but of other sizes, and ends outside count as the edge. Weight and most of the difference of the
+# colours of a pixel and of its cell; cells to the neighbours whose flow is a candidate.
 CLIP, SMOOTHNESS, COLOUR, ROUNDS = 0.1, 0.03, 0.3, (2, 1)
 EDGE = 1.0  # px; where the four flows differ by no more, they are interpolated
 TILE, REACH = 64, 8  # px, and how far around a pixel what decides on it lies
 MIXTURE = 3.0  # logit that a frame loses where it leads to a motion that is off by `APART` px
 APART = 4.0
-Half = Float[Array, "_c b h2 w2"]  # of half the size
+Half = Float[Array, "_c b half_h half_w"]
 Corner = Float[Array, "2 1 1 1"]  # (x, y), px
 
 
@@ -97,7 +97,7 @@ def refined_own(
     """The flow of both frames (2b) on their own grids, at twice the size, by choice where it is used. No gradient."""
     other = swapped(images, 0)
 
-    def tile(corner: Corner, image: Colours, flow: Half, used: Float[Array, "b h2 w2"], coarse: Half) -> Flow:
+    def tile(corner: Corner, image: Colours, flow: Half, used: Float[Array, "b half_h half_w"], coarse: Half) -> Flow:
         flows, colours = (of_four(x, image.shape[2:]) for x in (2 * flow, coarse))
 
         def cost(x: Float[Array, "5 b h w"], _: Array) -> Map:

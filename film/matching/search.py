@@ -1,20 +1,22 @@
 """The search: flow of both frames, and of the frame in between, at `LEVEL`, an eighth of the size.
 
-1. `match`: for each cell of a frame the cell of the other one with the most similar patch, over the whole frame.
+1. `match`: for every third cell of a frame the cell of the other one with the most similar patch, over the whole frame;
+   the cells beside it go the same way.
 2. `own_flow`, the flow of each frame on its own grid. It begins with the estimated flow or the match, the cheaper of
    them; the flow of neighbours and the way back of the other frame's replace it where they are cheaper, as in
    PatchMatch (Barnes et al., SIGGRAPH 2009). The cost is the difference of the colours at both ends; other flow than
    around it, and other than was estimated, costs a little more.
 3. `with_hidden`: a place that the other frame hides has no match. Its flow does not lead there and back again, or to
-   another colour; it takes the flow of cells nearby that are seen in both frames and have its colour.
+   another colour, or out of the picture; it takes the flow of cells nearby that are seen in both frames and have its
+   colour.
 4. `in_front`: what such a place leads to in the other frame is in front of it.
 5. `between`: the same rounds on the grid of the frame in between, with the flow of both frames as candidates. It costs
-   if it is not that of the cell which it leads to, in at least one of the frames: ground that one frame hides has the
-   flow that it has in the other one. It gains if that cell is in front: where something has passed, both frames may
+   if it is that of the cell which it leads to in neither of the frames: ground that one frame hides has the flow that
+   it has in the other one. It gains if that cell is in front: where something has passed, both frames may
    show the ground, and nothing in the colours says that it was hidden half-way.
-6. `search` takes what was found where it explains most of the differing colours and is smooth. A search always finds
-   similar colours somewhere; if things bend, or change their light, their places are all over the frame, and the
-   estimated flow stays.
+6. `search` takes what was found where it is smooth and less than `LEFT` of the difference of colours is left. A search
+   always finds similar colours somewhere; if things bend, or change their light, their places are all over the frame,
+   and the estimated flow stays. Light that changes everywhere is no reason to search (`equally_bright`).
 """
 
 from __future__ import annotations
@@ -59,8 +61,8 @@ from film.warp import forward_warp
 
 PATCH = 2  # cells on either side of one that are compared, or whose flow a hidden one may take
 STRIDE = 3  # cells; every third one, in each direction, looks for its match
-PLAIN = 0.01  # added to the variance of a patch: flat ones are like no other
-PAIRS = 1 << 24  # of cells that are compared at a time
+PLAIN = 0.01  # added to the sum of squares of a patch: flat ones are like no other
+PAIRS = 1 << 24  # of cells that are compared at a time; a row of cells with all others at least
 # Cells, up to `FARTHEST`: to the neighbours whose flow is a candidate; between those whose flow a hidden one may take.
 OWN_ROUNDS, ROUNDS, FILLING = (4, 1, 2, 1), (2, 1), (2, 4, 2, 1)
 # Costs, in colours of 0 to 1. A difference of colours counts up to CLIP, half of it where an end is outside.
@@ -69,10 +71,12 @@ ALIKE = 0.08  # deviation of the colours of one thing, where some of it is hidde
 RETURNS = 1.0, 0.05  # cells, and share of the way, by which a flow there and back may miss
 SEEN = 0.05  # most colour cost of a flow that is seen in both frames
 DISAGREEING = 2.0  # cells by which flow is off at most, of that of the cell which it leads to; more counts as much
-# Estimated flow may be replaced where its colour cost is `DOUBT`, and up to 2 cells from there. Of such cells, up to
-# `NEARBY` around: most of the cost that may be left, and most roughness.
+# Estimated flow may be replaced where its colour cost is `DOUBT`, and up to 2 cells from there; and where something in
+# front passes. Of such cells, up to `NEARBY` around: most of the cost that may be left, and most roughness.
 DOUBT, NEARBY, LEFT, ROUGHEST = 0.03, 10, 0.7, 0.18
 REVISED = 0.5  # cells; found flow this far from the estimated one, and 2 cells around, is refined by choice
+HIDES = 0.5  # of 0 to 1: where something is that much `ahead`, or that much more `apart` from one frame than the other
+FEW, ENOUGH, MOST = 1e-3, 3.0, 0.5  # support of a hidden cell's flow: least; that of trust 1; most trust
 SQUARE = [(y, x) for y in range(-PATCH, PATCH + 1) for x in range(-PATCH, PATCH + 1)]
 RING = [way for way in SQUARE if any(way)]
 
@@ -80,7 +84,7 @@ RING = [way for way in SQUARE if any(way)]
 class Motion(NamedTuple):
     """What is known of a pair at a level beside its flow in between."""
 
-    first: Float[Array, "b h w 3"]  # of the first frame: flow to the second one, and 1 where it is in front, else 0
+    first: Float[Array, "b h w 3"]  # of the first frame: flow to the second one, and 1 where it is `in_front`, else 0
     second: Float[Array, "b h w 3"]  # of the second frame, likewise
     revised: Float[Array, "b h w 1"]  # 1 where the frames in between follow it, else 0
 
@@ -92,7 +96,9 @@ def search(
     `LEVEL`. Nothing is searched for if no estimated flow is in doubt. It has no gradient."""
     finer, coarse, estimated = jax.lax.stop_gradient((finer, coarse, estimated))
     finer, t = finer[:, : 2 * coarse.shape[1], : 2 * coarse.shape[2]], time[:, :, None]
-    before, frames = planes(estimated), planes(finer)
+    before = planes(estimated.astype(jnp.float32))
+    finer, coarse = equally_bright(finer, coarse, before, t)
+    frames = planes(finer)
 
     def colour(flow: Flow) -> Map:
         fine = doubled(flow)
@@ -105,12 +111,12 @@ def search(
         flow = between(known, before, colour, t)
         ends = ends_of(known, flow, t)
         offs = apart(flow, ends, DISAGREEING)
-        wrong = (box(doubt > DOUBT, 2) > 0) | (box(ahead(offs, ends) > 0.5) > 0)
+        wrong = (box(doubt > DOUBT, 2) > 0) | (box(ahead(offs, ends) > HIDES) > 0)
         inside = ~(beyond(-t * flow) | beyond((1 - t) * flow))
         maps = inside * doubt, inside * colour(flow), roughness(flow, flow), 1.0
         cost, left, rough, cells = (box(wrong * x, NEARBY) for x in maps)
         taken = wrong & (left < LEFT * cost) & (rough < ROUGHEST * cells)
-        revised = taken & ((length(flow - before) > REVISED) | (abs(offs[0] - offs[1]) > REVISED))
+        revised = taken & ((length(flow - before) > REVISED) | (abs(offs[0] - offs[1]) > HIDES))
         return jnp.where(taken, flow, before), known, jnp.ceil(box(revised, 2))
 
     def kept() -> tuple[Flow, Known, Map]:
@@ -120,6 +126,19 @@ def search(
     flow, known, revised = jax.lax.cond(jnp.any(doubt > DOUBT), searched, kept)
     first, second = jnp.split(field(known), 2)
     return field(flow), Motion(first, second, revised[..., None])
+
+
+def equally_bright(
+    finer: Float[Array, "n h2 w2 3"], coarse: Float[Array, "n h w 3"], flow: Flow, t: Share
+) -> tuple[Float[Array, "n h2 w2 3"], Float[Array, "n h w 3"]]:
+    """The frames (2b), the second ones with their colours shifted by the median difference along `flow` in between.
+
+    Where light changes, a search would slide along every gradient until the colours agree.
+    """
+    first, second = ends_of(planes(finer.astype(jnp.float32)), doubled(flow), t)
+    shift = jnp.median(first - second, axis=(2, 3)).T[:, None, None]
+    shift = jnp.concatenate([jnp.zeros_like(shift), shift])
+    return finer + shift, coarse + shift
 
 
 def own_flow(finer: Float[Array, "n h2 w2 3"], coarse: Float[Array, "n h w 3"], estimated: Flow, t: Share) -> Known:
@@ -168,7 +187,7 @@ def between(known: Known, estimated: Flow, colour: Cost, t: Share) -> Flow:
 
 
 def match(images: Float[Array, "b h w 3"]) -> Flow:
-    """The way from each cell (2b) to the one of the other frame whose patch is most similar."""
+    """The way from each cell (2b) to the one of the other frame whose patch is most similar; every third one looks."""
     batch, height, width, _ = images.shape
     patches = jnp.stack(shifted(planes(images).astype(jnp.float32), SQUARE))
     patches = (patches - patches.mean(axis=0)).reshape(-1, batch, height, width)
@@ -198,7 +217,7 @@ def with_hidden(flow: Flow, seen: Mask, colours: Colours) -> Flow:
         near = jnp.stack(shifted(jnp.concatenate([flow, trust[None], colours]), RING, step))
         near, weights = near[:, :2], near[:, 2] * jnp.exp(-jnp.sum((near[:, 3:] - colours) ** 2, axis=1) / ALIKE**2)
 
-        def doubt(flow: Flow) -> Map:
+        def cost(flow: Flow) -> Map:
             """Minus the weight of the cells whose flow is within 1.4 cells of this one."""
 
             def less(total: Map, cell: tuple[Flow, Map]) -> tuple[Map, None]:
@@ -206,10 +225,10 @@ def with_hidden(flow: Flow, seen: Mask, colours: Colours) -> Flow:
 
             return jax.lax.scan(less, jnp.zeros(seen.shape), (near, weights))[0]
 
-        found = cheapest(near[jnp.array([RING.index(way) for way in AROUND])], doubt)
-        support = -doubt(found)
-        flow = jnp.where(~seen & (support > 1e-3), found, flow)
-        return (flow, jnp.where(seen, 1.0, jnp.clip(support / 3, 0, 0.5))), None
+        found = cheapest(near[jnp.array([RING.index(way) for way in AROUND])], cost)
+        support = -cost(found)
+        flow = jnp.where(~seen & (support > FEW), found, flow)
+        return (flow, jnp.where(seen, 1.0, jnp.clip(support / ENOUGH, 0, MOST))), None
 
     (flow, _), _ = jax.lax.scan(filled, (flow, seen.astype(jnp.float32)), jnp.array(FILLING))
     return flow

@@ -22,7 +22,7 @@ from film.data.triplet import Triplet
 from film.evaluation.triplet_evaluation import FilmEvaluation
 from film.io.weights import load, save_model
 from film.matching import refinement, search
-from film.matching.planes import field
+from film.matching.planes import field, planes
 from film.matching.search import Motion
 from film.model import Film, FilmConfig, with_matching
 from film.ops.resample import average_pool, resize_bilinear
@@ -30,6 +30,8 @@ from film.ops.resample import average_pool, resize_bilinear
 CONFIG = FilmConfig(5, 5, 1, 2, (1, 1), (8, 8), 8, bilateral=True, blend=True)
 HALF = jnp.array([[0.5]])
 SIZE, SIDE, WAY = (96, 160), 40, (48, 16)  # px of a picture, of the square that moves in it, and its way
+STILL = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))  # flow at level 2
+PAN = -24  # px that the ground moves to the right, where it moves
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +46,28 @@ def texture(seed: int, size: tuple[int, int]) -> np.ndarray:
     return (blurred - blurred.min()) / (blurred.max() - blurred.min())
 
 
-def scene(time: float) -> tuple[np.ndarray, np.ndarray]:
-    """A square before a still ground; and where it is."""
-    image, where = texture(0, SIZE), np.zeros(SIZE, bool)
+def scene(time: float, pan: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """A square before a ground, which is still or moves; and where it is."""
+    start = round(40 - time * pan)
+    image, where = texture(0, (SIZE[0], SIZE[1] + 80))[:, start : start + SIZE[1]].copy(), np.zeros(SIZE, bool)
     left, top = (round(start + time * way) for start, way in zip((20, 20), WAY, strict=True))
     image[top : top + SIDE, left : left + SIDE] = texture(1, (SIDE, SIDE))
     where[top : top + SIDE, left : left + SIDE] = True
     return image, where
 
 
-def frames(level: int) -> jax.Array:
+def frames(level: int, pan: int = 0) -> jax.Array:
     """x0 and x1 at a level."""
-    images = jnp.stack([scene(0)[0], scene(1)[0]])
+    images = jnp.stack([scene(0, pan)[0], scene(1, pan)[0]])
     for _ in range(level):
         images = average_pool(images)
     return images
 
 
-def true_flow(time: float, level: int) -> np.ndarray:
-    """Of the square by its way, of the ground 0, in pixels of the level."""
-    where = scene(time)[1][:: 2**level, :: 2**level]
-    return where[None, ..., None] * np.array(WAY, np.float32) / 2**level
+def true_flow(time: float, level: int, pan: int = 0) -> np.ndarray:
+    """Of the square and of the ground, from the first frame to the second, in pixels of the level."""
+    where = scene(time)[1][None, :: 2**level, :: 2**level, None]
+    return np.where(where, np.array(WAY, np.float32), np.array([pan, 0], np.float32)) / 2**level
 
 
 def wrong(flow: jax.Array, truth: np.ndarray, most: float) -> float:
@@ -74,8 +77,7 @@ def wrong(flow: jax.Array, truth: np.ndarray, most: float) -> float:
 @pytest.fixture(scope="module")
 def found():
     """By a search from an estimate of no motion, at levels 1 and 2 of a small picture."""
-    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
-    return jax.jit(search.search)(frames(1), frames(2), still, HALF)
+    return jax.jit(search.search)(frames(1), frames(2), STILL, HALF)
 
 
 def test_a_match_is_the_way_to_the_same_patch():
@@ -107,49 +109,88 @@ def test_what_passes_between_the_frames_hides_what_both_show(found, monkeypatch)
     for known, shown in zip((motion.first, motion.second), square[::2], strict=True):
         front = known[0, ..., 2]
         assert front[shown].mean() > 0.5 and front[~shown].mean() < 0.05
-    still, truth = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2)), true_flow(0.5, 2)[:, passed]
+    truth = true_flow(0.5, 2)[:, passed]
     assert wrong(found[0][:, passed], truth, 0.5) < 0.2
     monkeypatch.setattr(search, "FRONT", 0.0)
-    flow, _ = jax.jit(lambda *given: search.search(*given))(frames(1), frames(2), still, HALF)
+    flow, _ = jax.jit(lambda *given: search.search(*given))(frames(1), frames(2), STILL, HALF)
     assert wrong(flow[:, passed], truth, 0.5) > 0.5
 
 
+def test_hidden_ground_moves_as_the_ground_that_is_seen():
+    """And so does what comes in at a border; at other times than half-way, too."""
+    for time in (0.5, 0.25):
+        flow, motion = jax.jit(search.search)(frames(1, PAN), frames(2, PAN), STILL, jnp.array([[time]]))
+        assert wrong(flow, true_flow(time, 2, PAN), 0.5) < 0.02
+        assert wrong(motion.first[..., :2], true_flow(0, 2, PAN), 0.5) < 0.05
+        assert wrong(motion.second[..., :2], -true_flow(1, 2, PAN), 0.5) < 0.05
+
+
+@pytest.mark.parametrize("time", [0.25, 0.75])
+def test_flow_changes_grids(time, monkeypatch):
+    """From the frame in between to both frames without matches, and back without rounds: nothing else leads there."""
+    monkeypatch.setattr(search, "match", lambda images: jnp.zeros((2, *images.shape[:3])))
+    monkeypatch.setattr(search, "ROUNDS", ())
+    truth, t = jnp.asarray(true_flow(time, 2, PAN)), jnp.full((1, 1, 1), time)
+    known = search.own_flow(frames(1, PAN), frames(2, PAN), planes(truth), t)
+    for own, there in zip(field(known[:2]), (true_flow(0, 2, PAN), -true_flow(1, 2, PAN)), strict=True):
+        assert wrong(own, there[0], 0.5) < 0.15
+    exact = jnp.concatenate([true_flow(0, 2, PAN), -true_flow(1, 2, PAN)])
+    known = jnp.pad(planes(exact), ((0, 1), (0, 0), (0, 0), (0, 0)))
+    flow = search.between(known, planes(STILL), lambda x: jnp.zeros(x.shape[1:]), t)
+    assert wrong(field(flow), truth, 0.5) < 0.1
+
+
+@pytest.mark.parametrize("change", [lambda x: x + 0.1, lambda x: 0.85 * x])
+def test_light_that_changes_is_no_motion(change):
+    """Of a gradient with a spot, along which a search finds the same colours in another place."""
+    image = np.tile(np.linspace(0.1, 0.8, SIZE[1], dtype=np.float32)[None, :, None], (SIZE[0], 1, 3))
+    image += np.random.default_rng(0).normal(0, 0.004, image.shape).astype(np.float32)
+    image[44:52, 72:80] = 0.9
+    images = average_pool(jnp.stack([image, change(image)]))
+    flow, _ = jax.jit(search.search)(images, average_pool(images), STILL, HALF)
+    assert wrong(flow, STILL, 0.5) < 0.02
+
+
+def test_frames_of_half_precision_are_searched():
+    flow, _ = jax.jit(search.search)(*(x.astype(jnp.bfloat16) for x in (frames(1), frames(2), STILL)), HALF)
+    assert wrong(flow, true_flow(0.5, 2), 0.5) < 0.06
+
+
 def test_what_is_as_estimated_is_not_revised():
-    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
     images = jnp.repeat(frames(1)[:1], 2, axis=0)
-    flow, motion = jax.jit(search.search)(images, average_pool(images), still, HALF)
+    flow, motion = jax.jit(search.search)(images, average_pool(images), STILL, HALF)
     assert float(abs(flow).max()) == 0 and float(motion.revised.max()) == 0
 
 
 def test_where_nothing_has_the_same_colour_flow_stays_as_estimated():
-    """All has moved and is brighter: matches are found, but no place is seen in both frames."""
-    still = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2))
+    """Half of what moves is brighter afterwards, in squares: matches are found, but most of the difference is left."""
 
     def found(brighter: float) -> np.ndarray:
-        image = 0.8 * texture(5, SIZE)
-        images = average_pool(jnp.stack([image, np.roll(image, (8, 16), axis=(0, 1)) + np.float32(brighter)]))
-        return np.asarray(jax.jit(search.search)(images, average_pool(images), still, HALF)[0])
+        image, noise = 0.8 * texture(5, SIZE), np.random.default_rng(0).random((SIZE[0] // 4, SIZE[1] // 4, 1)) > 0.5
+        lit = np.float32(brighter) * noise.repeat(4, axis=0).repeat(4, axis=1)
+        images = average_pool(jnp.stack([image, np.roll(image, (8, 16), axis=(0, 1)) + lit]))
+        return np.asarray(jax.jit(search.search)(images, average_pool(images), STILL, HALF)[0])
 
-    moved, kept = found(0), found(0.07)
+    moved, kept = found(0), found(0.2)
     assert wrong(moved[:, 4:-4, 6:-6], np.array([4, 2]), 0.5) < 0.1
-    np.testing.assert_array_equal(kept, still)
+    np.testing.assert_array_equal(kept, STILL)
 
 
 def test_flow_that_is_all_over_the_place_is_not_taken(monkeypatch):
     """Small squares have changed their places: each is found again, and no two neighbours go the same way."""
-    still, square = jnp.zeros((1, SIZE[0] // 4, SIZE[1] // 4, 2)), 16
+    square = 16
     tiles = texture(6, SIZE).reshape(SIZE[0] // square, square, SIZE[1] // square, square, 3).swapaxes(1, 2)
     order = np.random.default_rng(0).permutation(tiles.shape[0] * tiles.shape[1])
     mixed = tiles.reshape(-1, square, square, 3)[order].reshape(tiles.shape)
     images = average_pool(jnp.stack([x.swapaxes(1, 2).reshape(*SIZE, 3) for x in (tiles, mixed)]))
 
     def found() -> np.ndarray:
-        return np.asarray(jax.jit(lambda *given: search.search(*given))(images, average_pool(images), still, HALF)[0])
+        return np.asarray(jax.jit(lambda *given: search.search(*given))(images, average_pool(images), STILL, HALF)[0])
 
-    assert wrong(found(), still, 0.1) < 0.02
+    assert wrong(found(), STILL, 0.1) < 0.02
     monkeypatch.setattr(search, "ROUGHEST", 1.0)
     monkeypatch.setattr(search, "LEFT", 1.0)
-    assert wrong(found(), still, 1) > 0.2
+    assert wrong(found(), STILL, 1) > 0.2
 
 
 def test_outlines_are_refined_by_choice(found):
@@ -166,14 +207,19 @@ def test_outlines_are_refined_by_choice(found):
 
 
 def test_tiles_are_refined_as_the_whole(found, monkeypatch):
-    """But for rounding; with tiles that do not divide the picture."""
+    """Also by tiles that do not divide the picture, and not by those that see nothing around them."""
     flow, motion = found
-    results = []
-    for tile in (10**6, 44):
+
+    def refined(tile: int, reach: int) -> list[jax.Array]:
         monkeypatch.setattr(refinement, "TILE", tile)
-        results.append(jax.jit(lambda *given: refinement.refine(*given))(frames(1), flow, motion, HALF))
-    for whole, tiled in zip(jax.tree.leaves(results[0]), jax.tree.leaves(results[1]), strict=True):
-        assert float((abs(whole - tiled) > 1e-3).mean()) < 1e-3
+        monkeypatch.setattr(refinement, "REACH", reach)
+        return jax.tree.leaves(jax.jit(lambda *given: refinement.refine(*given))(frames(1), flow, motion, HALF))
+
+    whole = refined(10**6, 8)
+    for tile in (16, 28):
+        for one, other in zip(whole, refined(tile, 8), strict=True):
+            assert float(abs(one - other).max()) < 1e-3
+    assert float(abs(whole[0] - refined(16, 0)[0]).max()) > 0.5
 
 
 def test_the_frame_that_hides_a_pixel_counts_less():
@@ -288,5 +334,5 @@ def test_weights_with_matching_are_read_as_they_were_written(network, tmp_path):
 def test_matching_needs_a_flow_between_the_frames_a_mixture_and_its_level():
     assert "matching" in refused(ValueError, FilmConfig, matching=True)
     assert "matching" in refused(ValueError, with_matching, toy(DIRECT, seed=0))
-    for change in ({"fusion_pyramid_levels": 3}, {"blend": False}):
+    for change in ({"fusion_pyramid_levels": 3}, {"blend": False}, {"sided_levels": 1}):
         assert "matching" in refused(ValueError, dataclasses.replace, CONFIG, matching=True, **change)
