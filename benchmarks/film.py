@@ -1,9 +1,10 @@
 """Time and memory of FILM: `python benchmarks/film.py`, one row per model, size and number of frames.
 
 A `pair` is one new frame between two; a `sequence` is 17 frames, the two and the 15 new ones that halve their gap four
-times. Each case runs in a process of its own, set up and planned as by the `film` command, with weights drawn by a rule
-(`benchmarks.film_reference`), without the compilation cache. With `--rows FILE` rows that the file of JSON lines holds
-are not measured again.
+times. Each case runs in a process of its own, set up and planned as by the `film` command, without the compilation
+cache. Presets have weights drawn by a rule, and see a pattern that moves (`benchmarks.film_reference`). Shipped weights
+see the photos of `examples/`, cropped to the size: what is searched for depends on what is seen (`film.matching`). With
+`--rows FILE` rows that the file of JSON lines holds are not measured again.
 
 | column | meaning |
 | --- | --- |
@@ -42,6 +43,7 @@ sys.path[:] = [str(HERE.parent), *(path for path in sys.path if Path(path or "."
 from benchmarks.film_reference import ALIGN, pair, peak, serve, variable  # noqa: E402
 from benchmarks.measuring import RowLog  # noqa: E402
 
+PRESETS = "paper", "small", "small-plain"
 KINDS = {"pair": 1, "sequence": 4}  # how often the gap is halved
 LONG = 600  # seconds: a longer first run is the only one, and counts with its compilation
 REFERENCE_BYTES = 6600  # of the TensorFlow program for each pixel, measured at 720p
@@ -59,7 +61,7 @@ PEAKS = {  # FLOP/s of the float32 convolutions of an accelerator by its name: d
 @dataclass
 class Options:
     models: tuple[str, ...] = ("paper", "small")
-    """Also small-plain: without a search of the whole frames (`film.matching`)."""
+    """Also small-plain: without a search of the whole frames (`film.matching`). Or names of shipped weights."""
     sizes: tuple[str, ...] = ("256x256", "512x512", "1280x720", "1920x1080", "3840x2160")
     """WIDTHxHEIGHT each. The sequences of the last two take hours on two cores."""
     kinds: tuple[str, ...] = tuple(KINDS)
@@ -81,6 +83,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     import numpy as np
     from flax import nnx
 
+    from common.io.images import read_image
     from common.nn.init import blank
     from common.runtime import setup
     from common.weights.porting import flatten, unflatten_like
@@ -88,20 +91,27 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
     from film.cli import MOST_KEPT
     from film.config import FilmConfig
     from film.interpolator import Interpolator
+    from film.io.weights import load
     from film.model import Film
     from film.ops import convolution, row_tiling
+    from film.photos import place
     from film.planning import make_compute_plan
     from film.porting import key_table
 
     setup(most_kept=MOST_KEPT)
     if untiled:
         row_tiling.FEWEST = sys.maxsize
-    config = FilmConfig.paper() if name == "paper" else FilmConfig.small(matching=name == "small")
-    graphdef, shapes = blank(Film, config)
-    names = {path: entry.source for path, entry in key_table(config, "variables").items()}
-    # Drawn by NumPy: JAX would compile some sixty programs, which stay in memory.
-    drawn = {path: jnp.asarray(variable(names.get(path, path), x.shape)) for path, x in flatten(shapes).items()}
-    model = nnx.merge(graphdef, unflatten_like(drawn, shapes))
+    if name in PRESETS:
+        config = FilmConfig.paper() if name == "paper" else FilmConfig.small(matching=name == "small")
+        graphdef, shapes = blank(Film, config)
+        names = {path: entry.source for path, entry in key_table(config, "variables").items()}
+        # Drawn by NumPy: JAX would compile some sixty programs, which stay in memory.
+        drawn = {path: jnp.asarray(variable(names.get(path, path), x.shape)) for path, x in flatten(shapes).items()}
+        model, frames = nnx.merge(graphdef, unflatten_like(drawn, shapes)), pair(height, width)
+    else:
+        model = load(name)
+        photos = (read_image(HERE.parent / f"examples/cup_{number}.jpg") for number in (0, 1))
+        config, frames = model.config, [place(photo, (width, height), "crop") for photo in photos]
 
     functions = {key: getattr(compiled, key) for key in ("_encode", "_coarse", "_finish", "_flow")}
     calls, arguments = Counter[tuple[str, str]](), dict[tuple[str, str], Any]()
@@ -119,7 +129,7 @@ def serve_case(name: str, width: int, height: int, times: int, untiled: bool) ->
 
     for key in functions:
         setattr(compiled, key, counted(key))
-    frames, wanted = pair(height, width), moments.even(2**times - 1)
+    wanted = moments.even(2**times - 1)
     plan = make_compute_plan(config, (height, width), kept=2 + len(wanted).bit_length(), together=len(wanted))
     network = Interpolator(model, (height, width), plan=plan)
     runs, mean = 0, 0.0

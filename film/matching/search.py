@@ -131,12 +131,16 @@ def search(
 def equally_bright(
     finer: Float[Array, "n h2 w2 3"], coarse: Float[Array, "n h w 3"], flow: Flow, t: Share
 ) -> tuple[Float[Array, "n h2 w2 3"], Float[Array, "n h w 3"]]:
-    """The frames (2b), the second ones with their colours shifted by the median difference along `flow` in between.
+    """The frames (2b), the second ones with their colours shifted by the median difference along `flow` in between,
+    where that leaves less than `LEFT` of the difference.
 
     Where light changes, a search would slide along every gradient until the colours agree.
     """
     first, second = ends_of(planes(finer.astype(jnp.float32)), doubled(flow), t)
-    shift = jnp.median(first - second, axis=(2, 3)).T[:, None, None]
+    off = first - second
+    median = jnp.median(off, axis=(2, 3))
+    before, left = (abs(x).mean(axis=(0, 2, 3)) for x in (off, off - median[:, :, None, None]))
+    shift = (median * (left < LEFT * before)).T[:, None, None]
     shift = jnp.concatenate([jnp.zeros_like(shift), shift])
     return finer + shift, coarse + shift
 
