@@ -16,7 +16,7 @@ from benchmarks.measuring import RowLog
 from film import compiled
 from film.config import FilmConfig
 from film.ops import row_tiling
-from film.planning import FRAME, encoded_bytes, held_bytes, parameters
+from film.planning import FRAME, MATCHING_BYTES, encoded_bytes, held_bytes, parameters
 
 
 @pytest.fixture
@@ -26,12 +26,15 @@ def small_process(monkeypatch):
     monkeypatch.setattr(FilmConfig, "toy", classmethod(lambda cls: CONFIG), raising=False)
 
 
-def test_a_case_answers_lines(small_process, monkeypatch, capsys):
+@pytest.mark.parametrize("preset", [True, False])
+def test_a_case_answers_lines(preset, small_process, tmp_path, monkeypatch, capsys):
+    """Of a preset, and of weights, which see photos."""
+    film_memory.save_weights("toy", str(tmp_path / "toy.safetensors"))
     for module, name in ((row_tiling, "FEWEST"), *((compiled, name) for name in ("_encode", "_coarse", "_finish"))):
         monkeypatch.setattr(module, name, getattr(module, name))  # put back at the end
     monkeypatch.setattr(compiled, "_flow", compiled._flow)
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n\n"))
-    film_benchmark.serve_case("toy", 24, 16, 2, False)
+    film_benchmark.serve_case("small-plain" if preset else str(tmp_path / "toy.safetensors"), 24, 16, 2, False)
     first, *runs, report = map(json.loads, capsys.readouterr().out.splitlines())
     assert first["seconds"] > 0 and len(runs) == 2 and all(run["cpu"] > 0 for run in runs)
     assert report["flops"] > 3 * 24 * 16 and report["peak"] > 0 and not report["windows"]
@@ -46,14 +49,15 @@ def test_the_fit_is_never_below_a_peak_and_finds_what_made_them():
     truth, rows = (0.5e9, 6.0, 1.5), []
     for config in (FilmConfig.paper(), FilmConfig.small()):
         for pixels, kept in ((65536, 0), (921600, 2), (2073600, 1)):
-            per_pixel = truth[2] * encoded_bytes(config)[0] + held_bytes(config, kept) + 3 * FRAME
-            rows.append((config, pixels, kept, truth[0] + truth[1] * parameters(config) + pixels * per_pixel))
+            known = held_bytes(config, kept) + 3 * FRAME + MATCHING_BYTES * config.matching
+            peak = truth[0] + truth[1] * parameters(config) + pixels * (truth[2] * encoded_bytes(config)[0] + known)
+            rows.append((config, pixels, kept, peak))
     np.testing.assert_allclose(film_memory.fit(rows), truth, rtol=1e-3)
     higher = [(*row[:3], row[3] + 1e8 * (number == 0)) for number, row in enumerate(rows)]
     base, per_parameter, share = film_memory.fit(higher)
     for config, pixels, kept, peak in higher:
         finest = encoded_bytes(config)[0]
-        known = pixels * (held_bytes(config, kept) + 3 * FRAME)
+        known = pixels * (held_bytes(config, kept) + 3 * FRAME + MATCHING_BYTES * config.matching)
         assert base + per_parameter * parameters(config) + pixels * share * finest + known > peak - 1
 
 
