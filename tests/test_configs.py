@@ -56,7 +56,7 @@ def test_each_experiment_composes_and_builds(experiment):
     if experiment.startswith("film") and not tiny:
         paper = experiment in ("film_l1", "film_vgg", "film_style")
         added = experiment in ("film_small_occlusion", "film_small_device")
-        small = FilmConfig.small(coverage=added, sided_levels=2 if added else 0)
+        small = FilmConfig.small(coverage=added, sided_levels=2 if added else 0, matching=not added)
         assert parts["task"].model == (FilmConfig.paper() if paper else small)
     assert isinstance(parts["task"], Task)
     assert (100 if tiny else 1000) <= parts["config"].steps >= parts["config"].checkpoint_every
