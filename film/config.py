@@ -30,7 +30,7 @@ class FilmConfig(Checked):
     blend: bool = False  # the decoder mixes the warped frames (`film.fusion.blend`); else it outputs colours
     coverage: bool = False  # the decoder sees how often a flow uses each place (`film.fusion`); needs `bilateral`
     matching: bool = False  # flow in doubt is searched for in the whole frames (`film.matching`); needs `bilateral`
-    sided_levels: int = 0  # finest levels with a residual flow of its own to either frame; `bilateral`, not `matching`
+    sided_levels: int = 0  # finest levels with a residual flow to either frame; needs `bilateral`, and no `matching`
 
     def rules(self):
         predictors = self.specialized_levels + 1

@@ -134,7 +134,8 @@ def equally_bright(
     """The frames (2b), the second ones with their colours shifted by the median difference along `flow` in between,
     where that leaves less than `LEFT` of the difference.
 
-    Where light changes, a search would slide along every gradient until the colours agree.
+    The costs assume constant brightness: where it changes, a search would slide along every gradient until the colours
+    agree.
     """
     first, second = ends_of(planes(finer.astype(jnp.float32)), doubled(flow), t)
     off = first - second
