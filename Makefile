@@ -55,8 +55,9 @@ slow: $(DEV)
 	$(BIN)/python -m pytest -m "long and not slow" $(PYTEST_ARGS) $(TESTS)
 	$(BIN)/python -m pytest -m "slow and not proof" $(PYTEST_ARGS) $(TESTS)
 
+# One by one: kernels that start at once may pick the same port.
 notebooks: $(DEV)
-	$(BIN)/python -m pytest --nbmake $(PYTEST_ARGS) notebooks
+	$(BIN)/python -m pytest --nbmake $(PYTEST_ARGS) -n 0 notebooks
 
 proofs: $(DEV)
 	$(BIN)/python -m pytest -m proof $(PYTEST_ARGS) $(TESTS)
